@@ -1,0 +1,1 @@
+"""Speed and memory, measured as ratios or against a stated bar."""

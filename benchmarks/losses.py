@@ -1,0 +1,105 @@
+"""Forward and backward of every loss against PyTorch's binary cross-entropy on the same logits, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pluralis.losses import LOSSES, create_loss
+
+BAR = 3.0
+SIZES = {(64, 80): 300, (1024, 10_000): 15}  # shape: repetitions
+FLOOR = "cross-entropy"
+
+
+def main(device: str = "cpu", json_file: str | None = None, dtype: str = "float32") -> list[dict[str, Any]]:
+    """Print a table of times and ratios, and give one row for each loss and size."""
+    rows = []
+    for (n, c), repetitions in SIZES.items():
+        torch.manual_seed(0)
+        logits = torch.randn(n, c, device=device, dtype=getattr(torch, dtype), requires_grad=True)
+        labels = torch.zeros(n, c, dtype=torch.int8, device=device)
+        labels[torch.arange(n), torch.randint(c, (n,))] = 1
+        labels[torch.arange(n), torch.randint(c, (n,))] = -1
+        calls = _calls(logits, labels)
+        seconds = _interleaved(calls, logits, repetitions)
+        for name, call in calls.items():
+            ratio = median(seconds[name]) / median(seconds[FLOOR])
+            row = {"loss": name, "shape": [n, c], "device": device, "dtype": dtype}
+            row |= {"milliseconds": 1e3 * median(seconds[name]), "ratio": ratio, "bar": BAR}
+            if device.startswith("cuda"):
+                row["peak_megabytes"] = _peak_megabytes(call, logits)
+            rows.append(row)
+            _show(row)
+    if json_file:
+        machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor()
+        facts = {"torch": torch.__version__, "machine": machine, "threads": torch.get_num_threads(), "rows": rows}
+        Path(json_file).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return rows
+
+
+def _calls(logits: Tensor, labels: Tensor) -> dict[str, Callable[[], Tensor]]:
+    target = (labels > 0).to(logits.dtype)
+    calls: dict[str, Callable[[], Tensor]] = {FLOOR: lambda: F.binary_cross_entropy_with_logits(logits, target)}
+    for name in LOSSES:
+        loss = create_loss(name)
+        calls[name] = lambda loss=loss: loss(logits, labels, epoch=1, epochs=2)  # type: ignore[misc]
+    return calls
+
+
+def _interleaved(calls: dict[str, Callable[[], Tensor]], logits: Tensor, repetitions: int) -> dict[str, list[float]]:
+    """Times of all in turn, so that whatever else the machine does meets them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for repetition in range(repetitions + 3):
+        for name, call in calls.items():
+            logits.grad = None
+            _wait(logits)
+            start = perf_counter()
+            call().backward()
+            _wait(logits)
+            if repetition >= 3:
+                seconds[name].append(perf_counter() - start)
+    return seconds
+
+
+def _wait(logits: Tensor) -> None:
+    if logits.is_cuda:
+        torch.cuda.synchronize()
+
+
+def _peak_megabytes(call: Callable[[], Tensor], logits: Tensor) -> float:
+    """Memory beside the logits and labels at the worst moment of a forward and backward pass."""
+    logits.grad = None
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call().backward()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def _show(row: dict[str, Any]) -> None:
+    n, c = row["shape"]
+    verdict = "ok" if row["ratio"] <= row["bar"] else "ABOVE THE BAR"
+    peak = f", peak +{row['peak_megabytes']:.0f} MB" if "peak_megabytes" in row else ""
+    print(
+        f"{row['loss']:14} {n:5} × {c:<6} {row['milliseconds']:9.3f} ms, "
+        f"ratio {row['ratio']:5.2f} (bar {row['bar']:g}): {verdict}{peak}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", default="float32", help="of the logits: float32, bfloat16, float16")
+    parser.add_argument("--json", dest="json_file", help="write the figures to this file")
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,50 @@
+"""Learn all the labels of an image from the few that somebody wrote down.
+
+The names below are imported when they are first used, so that `import pluralis` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pluralis.config import Recipe as Recipe
+    from pluralis.engine import fit as fit
+    from pluralis.errors import PluralisError as PluralisError
+    from pluralis.labels import Labels as Labels
+    from pluralis.losses import create_loss as create_loss
+    from pluralis.method import Batch as Batch
+    from pluralis.method import Clock as Clock
+    from pluralis.method import LossMethod as LossMethod
+    from pluralis.method import Method as Method
+    from pluralis.methods import create_method as create_method
+    from pluralis.models import create_model as create_model
+    from pluralis.run import load_run as load_run
+    from pluralis.run import train as train
+    from pluralis.stage import Stage as Stage
+
+_HOMES = {
+    "Batch": "method",
+    "Clock": "method",
+    "Labels": "labels",
+    "LossMethod": "method",
+    "Method": "method",
+    "PluralisError": "errors",
+    "Recipe": "config",
+    "Stage": "stage",
+    "create_loss": "losses",
+    "create_method": "methods",
+    "create_model": "models",
+    "fit": "engine",
+    "load_run": "run",
+    "train": "run",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"pluralis.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'pluralis' has no attribute {name!r}")

@@ -1,0 +1,162 @@
+"""The `pluralis` command. Heavy imports happen inside commands, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pluralis.errors import Interrupted, PluralisError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learn all the labels of an image from the few that somebody wrote down.",
+)
+
+Out = Annotated[Path, typer.Option(help="Folder of the run; the same command goes on where it stopped.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value over the recipe; may be given again.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Images = Annotated[str, typer.Option(help="Folder of the images (csv), or of the data set (voc).")]
+LabelFile = Annotated[str, typer.Option(help="Label file: image,label[,value] or one column a class.")]
+Format = Annotated[str, typer.Option(help="csv, voc or scenes.")]
+
+
+@app.command()
+def demo(
+    out: Out = Path("runs/demo"),
+    seeds: Annotated[int, typer.Option(help="How often each method is trained.", min=1)] = 2,
+) -> None:
+    """Train four methods on embedded scenes of handwritten digits and write report.html."""
+    from pluralis.demo import run_demo
+
+    run_demo(out, seeds)
+
+
+@app.command()
+def train(
+    out: Out,
+    recipe: Annotated[Path | None, typer.Option(help="TOML file; what it leaves out has defaults.")] = None,
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    method: Annotated[str, typer.Option(help="See `pluralis methods`.")] = "",
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    set: Settings = None,
+) -> None:
+    """Train on your own images, or go on with a run that was interrupted."""
+    from pluralis.config import Recipe
+
+    named = {"data.images": images, "data.labels": labels, "data.format": format, "method.name": method}
+    given = [f"{key}={json.dumps(value)}" for key, value in named.items() if value]
+    given += [] if seed is None else [f"run.seed={seed}"]
+    plan = Recipe.load(recipe, [*given, *(set or [])])
+
+    from pluralis.console import console, figures_table, training_hooks
+    from pluralis.run import train as train_run
+
+    with training_hooks(plan.method.name) as hooks:
+        run = train_run(plan, out, hooks)
+    bias = plan.method.start_bias if plan.method.start_bias != "method" else f"the method's own ({_bias(plan)})"
+    chosen = run.history[run.chosen]
+    console.print(f"rule: {run.rule}; chosen: epoch {int(chosen['epoch'])}; starting bias: {bias}", highlight=False)
+    if run.test:
+        console.print(figures_table("test set", {plan.method.name: run.test}))
+    console.print(f"model: {out / 'model.safetensors'}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="For CF1 and OF1.")] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+    set: Settings = None,
+) -> None:
+    """mAP, CF1 and OF1 of a finished run on labelled data (by default the test set of its recipe)."""
+    from dataclasses import replace
+
+    from pluralis.console import console, figures_table
+    from pluralis.data.source import load_source
+    from pluralis.run import load_run
+
+    trained = load_run(run, device)
+    named = {"data.images": images, "data.labels": labels, "data.format": format}
+    given = [f"{key}={json.dumps(value)}" for key, value in named.items() if value] + (set or [])
+    part = trained.recipe.with_settings(given).data
+    if not given and part.test:
+        part = replace(part, **part.test)
+    figures = trained.evaluate(load_source(part), threshold)
+    if as_json:
+        print(json.dumps({"rule": trained.rule, "threshold": threshold, **figures}))
+        return
+    console.print(figures_table(f"threshold {threshold:g}; weights chosen by {trained.rule}", {run.name: figures}))
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    images: Annotated[list[Path], typer.Argument(help="Images, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="File to write: .csv or .json.")] = Path("predictions.csv"),
+    threshold: Annotated[float, typer.Option(help="Least probability of a label.")] = 0.5,
+    top_k: Annotated[int, typer.Option(help="Instead: this many labels an image.")] = 0,
+    device: Device = "auto",
+) -> None:
+    """Labels and their probabilities for images, as CSV or JSON."""
+    from pluralis.console import console
+    from pluralis.data.images import ImageFiles
+    from pluralis.predictions import chosen_labels, find_images, write_predictions
+    from pluralis.run import load_run
+
+    trained = load_run(run, device)
+    files, names = find_images(images)
+    rows = chosen_labels(trained.probabilities(ImageFiles(files)), trained.classes, threshold, top_k)
+    write_predictions(out, names, rows)
+    console.print(f"{sum(map(len, rows))} labels for {len(names)} images: {out}", highlight=False)
+
+
+@app.command()
+def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List every method with its parameters, their defaults, and the paper."""
+    from pluralis.methods import describe_methods
+
+    found = describe_methods()
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    from rich.table import Table
+
+    from pluralis.console import console
+
+    table = Table("method", "parameters", "starting bias", "paper")
+    for entry in found:
+        parameters = ", ".join(f"{k}={v}" for k, v in entry["parameters"].items())
+        table.add_row(entry["name"], parameters, entry["start_bias"], entry["paper"])
+    console.print(table)
+
+
+def _bias(plan: Any) -> str:
+    from pluralis.methods import start_bias_of
+
+    return start_bias_of(plan.method.name)
+
+
+def main() -> None:
+    """Run the command; what the user can put right becomes one line and exit code 2."""
+    try:
+        app()
+    except PluralisError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except Interrupted as stop:
+        print(f"{stop}; run the same command to go on", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,220 @@
+"""A recipe: everything that decides the result of a run, as dataclasses and as TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pluralis.errors import RecipeError
+from pluralis.stage import Stage
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """Which pictures and labels, and what of the labels is shown to training."""
+
+    format: str = "csv"  # csv | voc | scenes
+    images: str = ""  # folder of the images, or of the data set
+    labels: str = ""  # label file, where the format has one
+    options: dict[str, Any] = field(default_factory=dict)  # what else the format's reader takes
+    protocol: str = "as-given"  # as-given | single-positive | complete
+    protocol_seed: int = 1200
+    unlabelled: str = "error"  # error | keep | drop: what to do with an image that has no label
+    size: int = 256  # side of the squares that the network sees
+    store_size: int = 0  # side of the squares that are decoded and cached; 0 = size
+    test: dict[str, Any] = field(default_factory=dict)  # images, labels, options of a fully labelled test set
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """Backbone, head and the weights they start from."""
+
+    backbone: str = "efficientnet_lite0"
+    head: str = "linear"
+    head_params: dict[str, Any] = field(default_factory=dict)
+    weights: str = "imagenet"  # imagenet | a file | "" for random weights
+    sha256: str = ""
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class MethodPart:
+    """The method and its parameters."""
+
+    name: str = "gr"
+    params: dict[str, Any] = field(default_factory=dict)
+    start_bias: str = "method"  # method = what suits it | zero | log-odds
+
+
+@dataclass(frozen=True)
+class SelectPart:
+    """The rule that chooses the epoch, and the rows that are held out for it."""
+
+    rule: str = "observed"  # clean | observed | last
+    fraction: float = 0.2  # of the training rows; may be 0 with the rule `last`
+    seed: int = 1200
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """Seed, device and precision; cache, workers, save_seconds and watch_test never change a result."""
+
+    seed: int = 0
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    precision: str = "auto"  # auto | fp32 | bf16
+    compile: bool = False
+    deterministic: bool = False
+    cache: str = "ram"  # none | ram | device
+    workers: int = 2
+    save_seconds: float = 60.0
+    watch_test: bool = False  # evaluate the test set after each epoch, for curves
+
+
+@dataclass(frozen=True)
+class Recipe:
+    data: DataPart = field(default_factory=DataPart)
+    model: ModelPart = field(default_factory=ModelPart)
+    method: MethodPart = field(default_factory=MethodPart)
+    train: Stage = field(default_factory=Stage)
+    select: SelectPart = field(default_factory=SelectPart)
+    run: RunPart = field(default_factory=RunPart)
+
+    def __post_init__(self) -> None:
+        _one_of("data.protocol", self.data.protocol, ("as-given", "single-positive", "complete"))
+        _one_of("data.unlabelled", self.data.unlabelled, ("error", "keep", "drop"))
+        _one_of("select.rule", self.select.rule, ("clean", "observed", "last"))
+        if not 0 <= self.select.fraction < 1:
+            raise RecipeError(f"select.fraction is {self.select.fraction}; it must be from 0 to below 1")
+        if self.select.rule != "last" and self.select.fraction == 0:
+            raise RecipeError(
+                f'select.rule = "{self.select.rule}" needs held-out rows: set select.fraction above 0,'
+                ' or select.rule = "last"'
+            )
+        if not 8 <= self.data.size <= 4096:
+            raise RecipeError(f"data.size is {self.data.size}; it must be from 8 to 4096")
+
+    @classmethod
+    def load(cls, path: Path | None, settings: Iterable[str] = ()) -> Recipe:
+        """A recipe from a TOML file (or the defaults), with `key=value` settings on top."""
+        values: dict[str, Any] = {}
+        if path is not None:
+            try:
+                values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise RecipeError(f"cannot read the recipe {path}: {error}") from error
+        return cls._from(values, settings)
+
+    def with_settings(self, settings: Iterable[str]) -> Recipe:
+        """This recipe with `section.key=value` settings on top."""
+        return self._from(self.to_dict(), settings)
+
+    @classmethod
+    def _from(cls, values: dict[str, Any], settings: Iterable[str]) -> Recipe:
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            if not equals:
+                raise RecipeError(f"--set {setting!r}: write it as section.key=value, such as train.lr=1e-4")
+            _put(values, key.strip().split("."), _value(text.strip()), setting)
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
+        result: Recipe = _build(cls, values, "")
+        return result
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        lines = []
+        for name, part in self.to_dict().items():
+            lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in part.items()), ""]
+        return "\n".join(lines)
+
+
+_FREE = {"run.cache", "run.workers", "run.save_seconds", "run.watch_test", "data.images", "data.labels", "data.test"}
+
+
+def changed_keys(old: Recipe, new: Recipe) -> list[str]:
+    """What differs, apart from what cannot change a result (where files lie, workers, caches)."""
+    changes = []
+    for section, values in old.to_dict().items():
+        for key, value in values.items():
+            other = getattr(getattr(new, section), key)
+            if other != value and f"{section}.{key}" not in _FREE:
+                changes.append(f"{section}.{key}: {_toml(value)} -> {_toml(other)}")
+    return changes
+
+
+def _build(cls: type, values: Any, where: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{where or 'the recipe'} must be a table of keys, not {values!r}")
+    hints = get_type_hints(cls)
+    made = {}
+    for key, value in values.items():
+        name = f"{where}.{key}" if where else key
+        if key not in hints:
+            raise RecipeError(f"there is no key {name!r} in a recipe; {_nearest(name, key, where, hints)}")
+        made[key] = _cast(value, hints[key], name)
+    return cls(**made)
+
+
+def _nearest(name: str, key: str, where: str, hints: Mapping[str, Any]) -> str:
+    near = get_close_matches(key, hints, 1, 0.5)
+    if near:
+        return f"did you mean {f'{where}.{near[0]}' if where else near[0]!r}?"
+    every = [f"{f.name}.{g}" for f in dataclasses.fields(Recipe) for g in get_type_hints(_type(f.name))]
+    near = get_close_matches(name, every, 1, 0.5) or [e for e in every if e.endswith(f".{key}")]
+    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(hints)}"
+
+
+def _type(section: str) -> Any:
+    return get_type_hints(Recipe)[section]
+
+
+def _cast(value: Any, kind: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _build(kind, value, name)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    plain = dict if getattr(kind, "__origin__", None) is dict else kind
+    if not isinstance(value, plain) or (plain is int and isinstance(value, bool)):
+        raise RecipeError(f"{name} must be of type {plain.__name__}, not {value!r}")
+    return value
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise RecipeError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+
+
+def _put(values: dict[str, Any], path: list[str], value: Any, setting: str) -> None:
+    for part in path[:-1]:
+        values = values.setdefault(part, {})
+        if not isinstance(values, dict):
+            raise RecipeError(f"--set {setting!r}: {part!r} is a value, not a section")
+    values[path[-1]] = value
+
+
+def _value(text: str) -> Any:
+    """TOML where it is TOML, a plain word otherwise: `train.optimizer=sgd` needs no quotes."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

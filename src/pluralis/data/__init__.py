@@ -1,0 +1,5 @@
+"""Pictures and labels: formats, protocols, loading, and the embedded scenes."""
+
+from pluralis.data.formats import read
+
+__all__ = ["read"]

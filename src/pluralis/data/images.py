@@ -1,0 +1,86 @@
+"""Image files to square uint8 tensors, whatever kind of pixels they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from pluralis.data.safe_io import open_image
+from pluralis.errors import DataError
+
+_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
+
+
+def decode(path: str | Path, size: int) -> Tensor:
+    """Read an image as RGB, uint8 [3, size, size], squashed to a square with antialiasing.
+
+    Transparent pixels are laid on white; 16-bit grey is scaled to 8 bits; of an animation the first
+    frame counts. A JPEG at least four times as large as needed is decoded at a reduced scale of no
+    less than twice `size`, so that the antialiasing still has the last word.
+    """
+    if size < 1:
+        raise DataError(f"the image size {size} is not possible; give at least 1")
+    image = open_image(path, at_least=2 * size)
+    try:
+        rgb = to_rgb(image)
+    except (ValueError, OSError, MemoryError) as error:
+        raise DataError(f"image {str(path)!r}: its pixels ({image.mode}) do not become RGB: {error}") from None
+    pixels = torch.from_numpy(np.array(rgb, np.uint8)).permute(2, 0, 1)
+    if pixels.shape[1:] == (size, size):
+        return pixels.contiguous()
+    # Bytes are resampled as they are: ten times as fast as floats and never more than one level off.
+    squashed = F.interpolate(pixels[None], size=(size, size), mode="bilinear", antialias=True)
+    return squashed[0].contiguous()
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any Pillow image as mode RGB; ValueError where its numbers have no agreed meaning as colours."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I"):
+        return _grey16(image).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("fractions have no agreed range; save it with 8 or 16 bits")
+    if image.mode in _ALPHA or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _grey16(image: Image.Image) -> Image.Image:
+    """16-bit grey to 8 bits: Pillow's own conversion cuts everything above 255 instead of scaling."""
+    wide = np.asarray(image).astype(np.int64)
+    if wide.min() < 0 or wide.max() > 65535:
+        raise ValueError(f"grey values from {wide.min()} to {wide.max()}; save it with 8 or 16 bits")
+    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images on disk, one for each row; what the loader asks for pixels."""
+
+    paths: list[Path]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def decode(self, row: int, size: int) -> Tensor:
+        """The image of one row, uint8 [3, size, size]."""
+        return decode(self.paths[row], size)
+
+    def name(self, row: int) -> str:
+        """The path of one row's image, for messages and lists."""
+        return str(self.paths[row])
+
+    def select(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> ImageFiles:
+        """The images of `rows`, in that order."""
+        return ImageFiles([self.paths[row] for row in rows])

@@ -1,0 +1,195 @@
+"""Batches whose rows and augmentation are functions of (seed, stage, epoch, row, view).
+
+Pictures are decoded to squares of `store_size` by worker processes, or once into RAM or onto the
+accelerator; augmentation then runs on whole batches where the network is. So workers and caches
+change the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from pluralis import distributed
+from pluralis.data.augment import COLUMNS, get_augment, resize
+from pluralis.errors import DataError, RecipeError
+from pluralis.labels import Labels
+from pluralis.method import Batch, Clock
+from pluralis.seeding import generator
+
+CACHES = ("none", "ram", "device")
+_DENSE_LABELS = 64 * 2**20  # entries up to which labels are kept as one dense tensor on the device
+Progress = Callable[[int, int], None]
+
+
+class Images(Protocol):
+    """Pictures by row number."""
+
+    def __len__(self) -> int: ...
+    def decode(self, row: int, size: int) -> Tensor:
+        """uint8 [3, size, size]; a `DataError` names the file that cannot be decoded."""
+
+    def name(self, row: int) -> str: ...
+    def select(self, rows: np.ndarray) -> Images: ...
+
+
+class TensorImages:
+    """Pictures [N, 3, H, W] uint8, or feature vectors [N, D], that are in memory already."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self.pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def decode(self, row: int, size: int) -> Tensor:
+        return self.pixels[row]
+
+    def name(self, row: int) -> str:
+        return f"row {row}"
+
+    def select(self, rows: np.ndarray) -> TensorImages:
+        return TensorImages(self.pixels[torch.as_tensor(rows)])
+
+
+class Loader:
+    """One set of pictures and labels, as training batches or in row order."""
+
+    def __init__(
+        self,
+        images: Images,
+        labels: Labels,
+        *,
+        size: int,
+        store_size: int = 0,
+        cache: str = "none",
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        progress: Progress | None = None,
+    ) -> None:
+        if len(images) != len(labels):
+            raise DataError(f"there are {len(images)} images but labels for {len(labels)} rows")
+        if len(images) == 0:
+            raise DataError("the data set is empty: there is no row to train on or to predict")
+        if cache not in CACHES:
+            raise RecipeError(f"run.cache is {cache!r}; it must be one of {', '.join(CACHES)}")
+        self.images, self.labels, self.size = images, labels, size
+        self.device = torch.device(device)
+        self._store_size = store_size or size
+        self._workers = workers
+        self._pixels: Tensor | None = images.pixels if isinstance(images, TensorImages) else None
+        if cache != "none" and self._pixels is None:
+            self._pixels = self._decode_all(progress)
+        if cache == "device" and self._pixels is not None:
+            self._pixels = self._pixels.to(self.device)
+        dense = len(labels) * len(labels.classes) <= _DENSE_LABELS
+        self._dense = torch.from_numpy(labels.dense()).to(self.device) if dense else None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def steps(self, batch_size: int) -> int:
+        """Batches in an epoch; the last one may be smaller."""
+        return -(-len(self) // batch_size)
+
+    def batches(
+        self, batch_size: int, augment: Sequence[str], seed: int, clock: Clock, start: int = 0
+    ) -> Iterator[Batch]:
+        """The training batches of the clock's epoch from step `start` on, one view for each augmentation."""
+        order = torch.randperm(len(self), generator=generator(seed, "order", clock.stage, clock.epoch))
+        views = [
+            (
+                get_augment(name),
+                torch.rand(
+                    (len(self), COLUMNS),
+                    generator=generator(seed, "augment", clock.stage, clock.epoch, view),
+                ).to(self.device),
+            )
+            for view, name in enumerate(augment)
+        ]
+        batches = order.split(batch_size)[start:]
+        shares = [self._share(rows) for rows in batches]
+        for rows, pixels in self._stream([rows for rows, _ in shares]):
+            weight = shares.pop(0)[1]
+            index = rows.to(self.device, non_blocking=True)
+            flat = pixels.dim() == 2  # feature vectors are not augmented
+            seen = tuple(pixels if flat else change(pixels, draws[index], self.size) for change, draws in views)
+            yield Batch(seen, self._labels_of(rows, index), index, weight)
+
+    def in_order(self, batch_size: int, rows: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """(rows, pictures at `size`) without augmentation, in the order of `rows` (default: all)."""
+        rows = torch.arange(len(self)) if rows is None else rows
+        for part, pixels in self._stream(list(rows.split(batch_size))):
+            yield part, pixels if pixels.dim() == 2 else resize(pixels, self.size)
+
+    @staticmethod
+    def _share(rows: Tensor) -> tuple[Tensor, float]:
+        """This process's rows of a batch, and their weight; a process without rows takes one at weight 0."""
+        world = distributed.world_size()
+        if world == 1:
+            return rows, 1.0
+        mine = rows[distributed.rank() :: world]
+        return (mine, len(mine) * world / len(rows)) if len(mine) else (rows[:1], 0.0)
+
+    def _labels_of(self, rows: Tensor, index: Tensor) -> Tensor:
+        if self._dense is not None:
+            return self._dense[index]
+        return torch.from_numpy(self.labels.dense(rows.numpy())).to(self.device, non_blocking=True)
+
+    def _stream(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        if self._pixels is None:
+            yield from self._decoded(batches)
+            return
+        pin = self.device.type == "cuda" and self._pixels.device.type == "cpu"
+        for rows in batches:
+            pixels = self._pixels[rows.to(self._pixels.device, non_blocking=True)]
+            yield rows, (pixels.pin_memory() if pin else pixels).to(self.device, non_blocking=True)
+
+    def _decoded(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        loader = DataLoader(
+            _Decoder(self.images, self._store_size),
+            batch_sampler=[rows.tolist() for rows in batches],
+            num_workers=self._workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # leave the global generator alone
+        )
+        for rows, pixels in zip(batches, loader, strict=True):
+            if isinstance(pixels, str):
+                raise DataError(pixels)
+            yield rows, pixels.to(self.device, non_blocking=True)
+
+    def _decode_all(self, progress: Progress | None) -> Tensor:
+        pixels = torch.empty((len(self), 3, self._store_size, self._store_size), dtype=torch.uint8)
+        home, self.device = self.device, torch.device("cpu")
+        for rows, decoded in self._decoded(list(torch.arange(len(self)).split(64))):
+            pixels[rows] = decoded
+            if progress is not None:
+                progress(int(rows[-1]) + 1, len(self))
+        self.device = home
+        return pixels
+
+
+class _Decoder(Dataset[Tensor | str]):
+    """A picture, or the reason why it cannot be had: an exception would lose its type on the way."""
+
+    def __init__(self, images: Images, size: int) -> None:
+        self._images, self._size = images, size
+
+    def __getitem__(self, row: int) -> Tensor | str:
+        try:
+            return self._images.decode(row, self._size)
+        except DataError as error:
+            return str(error)
+
+
+def _collate(items: list[Tensor | str]) -> Tensor | str:
+    for item in items:
+        if isinstance(item, str):
+            return item
+    return torch.stack([item for item in items if isinstance(item, Tensor)])

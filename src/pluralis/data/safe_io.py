@@ -1,0 +1,107 @@
+"""Opening files that strangers made: paths that stay inside a folder, images that cannot flood the memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from PIL import ExifTags, Image
+
+from pluralis.errors import DataError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+MAX_PIXELS = 178_956_970  # from here on Pillow refuses too, whatever is asked for
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_LONGEST_PART, _LONGEST_NAME = 255, 4096  # bytes that the usual file systems allow
+
+
+def resolve_inside(root: str | Path, name: str) -> Path:
+    """The real path of the entry `name` below the folder `root`; anything that leads outside is an error.
+
+    Refused: an empty name, NUL, names that no file system takes, absolute names (also in the Windows
+    spelling), any `..`, and links that end outside `root`. The file itself need not exist.
+    """
+    reason = _bad_name(name)
+    if reason:
+        raise DataError(f"entry {_short(name)} is refused: {reason}; give a path relative to {root}")
+    base = os.path.realpath(root)
+    real = os.path.realpath(os.path.join(base, name))
+    if not real.startswith(os.path.join(base, "")):  # join ends the folder with exactly one separator
+        raise DataError(f"entry {_short(name)} is refused: it leads outside {root}; put the file inside")
+    return Path(real)
+
+
+def open_image(
+    path: str | Path, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+) -> Image.Image:
+    """Decode the first frame of an image file, upright as its EXIF orientation says.
+
+    An image of more than `max_pixels` is refused by its header, before memory is taken for pixels.
+    With `at_least`, a JPEG may be decoded at 1/2, 1/4 or 1/8 scale as long as neither side falls
+    below `at_least`. Whatever is wrong with the file becomes a DataError that names it.
+    """
+    if not os.path.isfile(path):  # also keeps away from pipes and devices, on which opening may hang
+        raise DataError(f"image {_short(str(path))} is not there, or not a plain file; check the path")
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise DataError(
+                    f"image {_short(str(path))} is refused: {width} × {height} pixels are over the limit of "
+                    f"{max_pixels:,}; shrink it or raise max_pixels"
+                )
+            if at_least is not None:
+                image.draft(None, (at_least, at_least))
+            image.load()
+            return _upright(image)
+    except DataError:
+        raise
+    # Pillow promises no list of exceptions: hostile files make its readers raise nearly every kind.
+    except Exception as error:
+        words = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"image {_short(str(path))} does not decode: {type(error).__name__}: {words}; "
+            "replace it or leave it out"
+        ) from None
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn the image as its EXIF orientation says; an unreadable EXIF block turns nothing."""
+    # Not ImageOps.exif_transpose: it writes the EXIF block anew, and fails where any entry of it is odd.
+    try:
+        turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # the pixels are whole: do not lose an image for its broken metadata
+        turn = None
+    return image.copy() if turn is None else image.transpose(turn)
+
+
+def _bad_name(name: str) -> str | None:
+    """Why `name` cannot be an entry of a folder, or None."""
+    if "\0" in name:
+        return "it holds a NUL"
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return "it cannot be a file name"
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    if posix.root or windows.root:
+        return "it is absolute"
+    if ".." in windows.parts:  # which are parted at both kinds of slash
+        return "it steps out with '..'"
+    if len(encoded) > _LONGEST_NAME or any(len(part) > _LONGEST_PART for part in encoded.split(b"/")):
+        return "it is too long"
+    return None if posix.parts else "it names no file"
+
+
+def _short(name: str) -> str:
+    """A name fit for one line of an error: quoted, control characters escaped, the middle of a long one cut."""
+    shown = repr(name)
+    return shown if len(shown) <= 200 else f"{shown[:120]}…{shown[-60:]}"

@@ -1,0 +1,128 @@
+"""From the data part of a recipe to pictures and labels: what is read, what is shown, what is held out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pluralis.config import DataPart, SelectPart
+from pluralis.data import protocols
+from pluralis.data.formats import read
+from pluralis.data.images import ImageFiles
+from pluralis.data.loader import Images, TensorImages
+from pluralis.errors import DataError
+from pluralis.labels import Labels
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pictures and their labels, row by row."""
+
+    images: Images
+    labels: Labels
+
+    def select(self, rows: np.ndarray) -> Source:
+        return Source(self.images.select(rows), self.labels.select(rows))
+
+
+@dataclass(frozen=True)
+class Split:
+    """What training sees, what the selection rule sees, and the test set if there is one."""
+
+    train: Source
+    held: Source | None
+    test: Source | None
+
+    def fingerprint(self) -> str:
+        """Changes with the classes, the rows' names and every label that is used; not with where the files lie."""
+        digest = hashlib.sha256(repr(self.train.labels.classes).encode())
+        for source in (self.train, self.held):
+            if source is not None:
+                digest.update("\0".join(source.labels.ids).encode() + b"\0\0")
+                for array in source.labels.entries():
+                    digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def load_source(part: DataPart) -> Source:
+    """Everything that the recipe's format finds, labels as given."""
+    if part.format == "scenes":
+        from pluralis.data.scenes import make_scenes
+
+        scenes = make_scenes(**{"split": "train", "count": 2000, **part.options})
+        return Source(TensorImages(scenes.images), Labels.from_dense(scenes.truth, scenes.classes))
+    if not part.images:
+        raise DataError("no data: name the folder of the images (--images DIR, or data.images in the recipe)")
+    options: dict[str, Any] = dict(part.options)
+    path = Path(part.images)
+    if part.format == "csv":
+        if not part.labels:
+            raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
+        path, options = Path(part.labels), {"images": Path(part.images), **options}
+    found = read(part.format, path, **options)
+    if len(found.labels) == 0:
+        raise DataError(f"{path} lists no image: there is nothing to train on")
+    return Source(ImageFiles(found.images), found.labels)
+
+
+def load_split(part: DataPart, select: SelectPart) -> Split:
+    """The training rows under the recipe's protocol, the held-out rows, and the test set."""
+    source = load_source(part)
+    shown = apply_protocol(source.labels, part)
+    train_rows, held_rows = protocols.split(len(shown), select.fraction, select.seed)
+    if select.fraction and len(held_rows) == 0:
+        raise DataError(
+            f"{len(shown)} images are too few to hold out {select.fraction:.0%} of them:"
+            ' add images, or set select.rule = "last" and select.fraction = 0'
+        )
+    train = _labelled(Source(source.images, shown).select(train_rows), part.unlabelled)
+    held = None
+    if len(held_rows):
+        held = (source if select.rule == "clean" else Source(source.images, shown)).select(held_rows)
+    test = load_source(replace(part, **{"test": {}, **part.test})) if part.test else None
+    if test is not None:
+        check_classes(test.labels, shown.classes, "the test set")
+    return Split(train, held, test)
+
+
+def apply_protocol(labels: Labels, part: DataPart) -> Labels:
+    if part.protocol == "as-given":
+        return labels
+    summary = labels.summary()
+    if summary.known_ratio < 1:
+        raise DataError(
+            f'data.protocol = "{part.protocol}" needs every label to be known, but {1 - summary.known_ratio:.1%} are'
+            ' unknown: use data.protocol = "as-given"'
+        )
+    return protocols.single_positive(labels, part.protocol_seed) if part.protocol == "single-positive" else labels
+
+
+def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
+    """Refuse data whose classes are not those of the run, naming the difference."""
+    if labels.classes == classes:
+        return
+    extra = [c for c in labels.classes if c not in classes]
+    missing = [c for c in classes if c not in labels.classes]
+    both = (("extra", extra), ("missing", missing))
+    differences = [f"{word} {', '.join(names[:3])}" for word, names in both if names]
+    raise DataError(
+        f"{what} has {len(labels.classes)} classes, the run has {len(classes)}"
+        f" ({'; '.join(differences) or 'the same ones in another order'}): use data with the run's classes"
+    )
+
+
+def _labelled(source: Source, unlabelled: str) -> Source:
+    empty = source.labels.summary().empty_rows
+    if len(empty) == 0 or unlabelled == "keep":
+        return source
+    if unlabelled == "drop":
+        return source.select(np.setdiff1d(np.arange(len(source.labels)), empty))
+    names = ", ".join(source.images.name(int(row)) for row in empty[:3])
+    raise DataError(
+        f"{len(empty)} images have no label at all, such as {names}: label them, or say what they mean with"
+        " data.unlabelled = \"drop\" (leave them out) or \"keep\" (all their labels are unknown)"
+    )

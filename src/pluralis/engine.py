@@ -1,0 +1,235 @@
+"""The only training loop: every method, loss, head and data set goes through `fit`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pluralis import distributed
+from pluralis.checkpoint import Snapshot, Store
+from pluralis.data.loader import Loader
+from pluralis.errors import Interrupted
+from pluralis.evaluate import Last, Rule, evaluate, predict
+from pluralis.finite import FiniteCheck
+from pluralis.method import Clock, Method
+from pluralis.optim import (
+    clip_groups,
+    create_optimizer,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    set_learning_rate,
+)
+from pluralis.runtime import Runtime
+from pluralis.seeding import derive
+from pluralis.stage import Stage
+from pluralis.state import EMA
+
+Report = Callable[[Clock, int, dict[str, float]], None]
+"""Called after every step with (clock, steps in the epoch, {}) and after every epoch with its figures."""
+
+
+@dataclass
+class Fit:
+    """What training leaves behind; the method itself carries the chosen weights."""
+
+    rule: str
+    history: list[dict[str, float]] = field(default_factory=list)
+    chosen: int = -1  # index into `history` of the epoch whose weights were chosen
+    seconds: float = 0.0  # spent training, over all restarts
+
+
+def fit(
+    method: Method,
+    data: Loader,
+    plan: Stage,
+    *,
+    store: Store | None = None,
+    rule: Rule | None = None,
+    watch: Mapping[str, Loader] | None = None,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    report: Report = lambda clock, steps, figures: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Fit:
+    """Train `method` on `data`, from the newest checkpoint in `store` if there is one.
+
+    `rule` chooses the epoch whose weights are kept (default: the last); `watch` names further data
+    that is evaluated after each epoch, for curves, and has no influence.
+    """
+    runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
+    runtime.place(method)
+    run = _Run(method, rule, Fit(rule.describe()))
+    snapshot = store.load() if store else None
+    clock = run.restore(snapshot) if snapshot else Clock()
+    model = None
+
+    def predict_train() -> torch.Tensor:
+        with runtime.autocast():
+            return predict(method, data)
+
+    for number, stage in enumerate(method.stages(plan)):
+        if number < clock.stage:
+            continue
+        clock = Clock(number, clock.epoch, clock.step, stage.epochs)
+        if (clock.epoch, clock.step) == (0, 0):
+            torch.manual_seed(derive(seed, "stage", number))
+            method.start_stage(clock, predict_train)
+        run.start_stage(stage, snapshot)
+        snapshot = None
+        model = distributed.wrap(method)
+        steps = data.steps(stage.batch_size)
+        augment = [name or stage.augment for name in method.views]
+
+        for epoch in range(clock.epoch, stage.epochs):
+            clock = Clock(number, epoch, clock.step, stage.epochs)
+            if clock.step == 0:
+                torch.manual_seed(derive(seed, "epoch", number, epoch))
+                method.start_epoch(clock, predict_train)
+                run.totals.clear()
+            method.train()
+            for batch in data.batches(stage.batch_size, augment, seed, clock, start=clock.step):
+                # Whatever is drawn inside the step depends on where we are, not on how we got here.
+                torch.manual_seed(derive(seed, "step", number, epoch, clock.step, distributed.rank()))
+                set_learning_rate(run.optimizer, stage, clock, steps)
+                with runtime.autocast():
+                    terms = model(batch, clock)
+                loss = torch.stack(list(terms.values())).sum() * batch.weight
+                run.check.submit(terms, batch, clock, data, method)
+                run.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                if stage.clip:
+                    clip_groups(run.optimizer, stage.clip)
+                run.optimizer.step()
+                distributed.average_batch_norm(method)
+                method.after_step(clock)
+                if run.ema is not None:
+                    run.ema.update()
+                run.add(terms, batch.weight)
+                clock = Clock(number, epoch, clock.step + 1, stage.epochs)
+                report(clock, steps, {})
+                stop = distributed.any_process(should_stop(), data.device)
+                if store is not None and (stop or store.due(clock.step)):
+                    run.save(store, clock)
+                if stop:
+                    raise Interrupted(f"stopped at stage {number + 1}, epoch {epoch + 1}, step {clock.step}")
+
+            run.check.flush()
+            with runtime.autocast(), run.averaged():
+                figures = {"stage": float(number), "epoch": float(epoch + 1), **run.means(steps)}
+                figures |= run.choose(method)
+                for name, other in watch.items():
+                    figures |= {f"{name} {key}": value for key, value in evaluate(method, other).items()}
+            run.result.history.append(figures)
+            last = epoch + 1 == stage.epochs
+            clock = Clock(number + last, 0 if last else epoch + 1, 0, stage.epochs)
+            if store is not None:
+                run.save(store, clock)
+            report(Clock(number, epoch + 1, steps, stage.epochs), steps, figures)
+        clock = Clock(number + 1)
+
+    run.finish()
+    return run.result
+
+
+@dataclass
+class _Run:
+    """All that changes while `fit` runs, apart from the method itself."""
+
+    method: Method
+    rule: Rule
+    result: Fit
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
+    best_score: float | None = None
+    totals: dict[str, torch.Tensor] = field(default_factory=dict)
+    ema: EMA | None = None
+    optimizer: torch.optim.Optimizer = field(init=False)
+    check: FiniteCheck = field(default_factory=FiniteCheck)
+    since: float = field(default_factory=time.monotonic)
+
+    def start_stage(self, stage: Stage, snapshot: Snapshot | None) -> None:
+        """Freeze, build the optimizer and the average, and put back what a checkpoint holds of them."""
+        for _, net in self.method.networks():
+            net.freeze("all" if stage.freeze < 0 else stage.freeze, batch_norm=stage.freeze_bn)
+        self.optimizer = create_optimizer(self.method, stage)
+        self.ema = EMA(self.method, stage.ema, self.method.memory) if stage.ema else None
+        saved = snapshot.tensors if snapshot else {}
+        load_optimizer_tensors(self.optimizer, self.method, _part(saved, "optimizer/"))
+        if self.ema is not None and (average := _part(saved, "ema/")):
+            self.ema.load_state_dict(average)
+
+    def averaged(self) -> Any:
+        return self.ema.applied() if self.ema is not None else nullcontext()
+
+    def add(self, terms: dict[str, torch.Tensor], weight: float) -> None:
+        for name, value in terms.items():
+            value = value.detach().double() * weight
+            self.totals[name] = self.totals[name] + value if name in self.totals else value
+
+    def means(self, steps: int) -> dict[str, float]:
+        """Mean of each loss term over the epoch's steps, and over all processes."""
+        world = distributed.world_size()
+        return {k: float(distributed.sum_over_processes(v.clone())) / steps / world for k, v in self.totals.items()}
+
+    def choose(self, method: Method) -> dict[str, float]:
+        """Score the weights as they are, and keep them if they are the best so far."""
+        scores = self.rule.score(method)
+        score = scores.get("score")
+        if score is None or self.best_score is None or score > self.best_score:
+            self.best_score = score
+            self.result.chosen = len(self.result.history)
+            self.best = method.weights() if score is not None or self.ema is not None else {}
+        return scores
+
+    def finish(self) -> None:
+        """Leave the chosen weights in the method."""
+        self._count_time()
+        if self.best:
+            self.method.load_state_dict(self.best, strict=False)
+
+    def _count_time(self) -> None:
+        now = time.monotonic()
+        self.result.seconds += now - self.since
+        self.since = now
+
+    def save(self, store: Store, clock: Clock) -> None:
+        self.check.flush()
+        self._count_time()
+        if distributed.rank() != 0:
+            return
+        parts = {
+            "method/": self.method.state_dict(),
+            "optimizer/": optimizer_tensors(self.optimizer, self.method),
+            "ema/": self.ema.state_dict() if self.ema is not None else {},
+            "best/": self.best,
+            "totals/": self.totals,
+        }
+        meta = {
+            "clock": [clock.stage, clock.epoch, clock.step],
+            "history": self.result.history,
+            "chosen": self.result.chosen,
+            "best_score": self.best_score,
+            "seconds": self.result.seconds,
+        }
+        tensors = {prefix + key: value for prefix, part in parts.items() for key, value in part.items()}
+        store.save(f"{clock.stage:02d}-{clock.epoch:05d}-{clock.step:07d}", Snapshot(tensors, meta))
+
+    def restore(self, snapshot: Snapshot) -> Clock:
+        self.method.load_state_dict(_part(snapshot.tensors, "method/"))
+        device = next(self.method.parameters()).device
+        self.best = {k: v.to(device) for k, v in _part(snapshot.tensors, "best/").items()}
+        self.totals = {k: v.to(device) for k, v in _part(snapshot.tensors, "totals/").items()}
+        self.result.history = list(snapshot.meta["history"])
+        self.result.chosen = int(snapshot.meta["chosen"])
+        self.best_score = snapshot.meta["best_score"]
+        self.result.seconds = float(snapshot.meta["seconds"])
+        stage, epoch, step = snapshot.meta["clock"]
+        return Clock(stage, epoch, step)
+
+
+def _part(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

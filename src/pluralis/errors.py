@@ -1,0 +1,36 @@
+"""The errors that Pluralis raises. Each message says what is wrong, where, and what to do.
+
+All take one string, so that they survive a trip through a worker process unchanged.
+"""
+
+
+class PluralisError(Exception):
+    """Anything that the user can put right; the command line prints it as one line and exits with 2."""
+
+
+class LabelError(PluralisError):
+    """Labels that contradict each other, name an unknown class, or have the wrong shape."""
+
+
+class DataError(PluralisError):
+    """A data set that cannot be read: a missing file, a bad line, an image that does not decode."""
+
+
+class RecipeError(PluralisError):
+    """A recipe with an unknown key, a value out of range, or parts that do not fit together."""
+
+
+class WeightsError(PluralisError):
+    """Pre-trained weights that are missing, altered, or meant for another network."""
+
+
+class CheckpointError(PluralisError):
+    """A checkpoint that cannot be written, read, or trusted."""
+
+
+class NonFiniteLoss(PluralisError):
+    """A loss term became NaN or infinite; the message names the term, the position and the rows."""
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; everything up to this step is saved."""

@@ -1,0 +1,150 @@
+"""From a method to predictions, metrics, and the choice of an epoch by a named rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pluralis import distributed
+from pluralis.data.loader import Loader
+from pluralis.errors import DataError
+from pluralis.losses.selection import selection_nll
+from pluralis.method import Method
+from pluralis.metrics import f1_scores, mean_average_precision
+
+_PREDICT_BATCH = 256
+
+
+@torch.no_grad()
+def predict(method: Method, data: Loader, batch_size: int = _PREDICT_BATCH) -> Tensor:
+    """Logits [N, C] of every row, float32 on the CPU. Several processes share the work."""
+    training = method.training
+    method.eval()
+    rows = torch.arange(len(data))[distributed.rank() :: distributed.world_size()]
+    parts = [method.predict(pixels).float() for _, pixels in data.in_order(batch_size, rows)]
+    method.train(training)
+    mine = torch.cat(parts) if parts else torch.empty((0, len(data.labels.classes)), device=data.device)
+    if distributed.world_size() == 1:
+        return mine.cpu()
+    whole = torch.zeros((len(data), mine.shape[1]), device=data.device)
+    whole[rows.to(data.device)] = mine
+    dist.all_reduce(whole)
+    return whole.cpu()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """p = σ(a·z + b): two numbers that make a method's logits mean probabilities."""
+
+    a: float = 1.0
+    b: float = 0.0
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return torch.sigmoid(self.a * logits.double() + self.b).float()
+
+
+def calibrate(logits: Tensor, labels: Tensor) -> tuple[Calibration, float]:
+    """The calibration under which the written labels are most likely, and their mean −log likelihood.
+
+    Likelihood: somebody looked and wrote down one of the labels that are present, any of them
+    equally likely (`losses.selection`). Rows without any label say nothing and are left out.
+    """
+    from scipy.optimize import minimize
+
+    used = (labels != 0).any(1)
+    if not bool(used.any()):
+        raise DataError(
+            "no held-out row has a label, so the rule 'observed' cannot choose:"
+            " hold out more rows (select.fraction), or set select.rule = \"last\""
+        )
+    z, y = logits[used].double(), labels[used]
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        a = float(np.exp(x[0]))
+        nll, slope = selection_nll(a * z + float(x[1]), y)
+        gradient = np.array([float((slope * z).sum()) * a, float(slope.sum())])
+        return float(nll.mean()), gradient / len(z)
+
+    best = minimize(
+        objective, np.zeros(2), jac=True, method="L-BFGS-B", bounds=[(-6, 6), (-50, 50)], options={"maxiter": 60}
+    )
+    return Calibration(float(np.exp(best.x[0])), float(best.x[1])), float(best.fun)
+
+
+class Rule(Protocol):
+    """How the weights of a run are chosen among its epochs; a higher score is better."""
+
+    name: str
+
+    def score(self, method: Method) -> dict[str, float]:
+        """At least "score", and what else is worth a place in the history."""
+
+    def describe(self) -> str: ...
+
+
+class Last:
+    """Nothing is chosen: the weights of the last epoch."""
+
+    name = "last"
+
+    def score(self, method: Method) -> dict[str, float]:
+        return {}
+
+    def describe(self) -> str:
+        return "last epoch"
+
+
+class Clean:
+    """mAP on a validation set that is fully labelled, as the papers do."""
+
+    name = "clean"
+
+    def __init__(self, data: Loader) -> None:
+        truth = torch.from_numpy(data.labels.dense())
+        if bool((truth == 0).any()):
+            row = int((truth == 0).any(1).nonzero()[0])
+            raise DataError(
+                f"the rule 'clean' needs every label of its validation rows, but row {data.labels.id(row)} has"
+                " unknown ones: set select.rule = \"observed\""
+            )
+        self._data, self._truth = data, truth
+
+    def score(self, method: Method) -> dict[str, float]:
+        value = mean_average_precision(predict(method, self._data), self._truth).value
+        return {"score": value, "val mAP": 100 * value}
+
+    def describe(self) -> str:
+        return f"clean: best mAP on {len(self._data)} fully labelled rows"
+
+
+class Observed:
+    """Likelihood of the labels that were written for held-out rows, after a two-number calibration."""
+
+    name = "observed"
+
+    def __init__(self, data: Loader) -> None:
+        self._data, self._labels = data, torch.from_numpy(data.labels.dense())
+
+    def score(self, method: Method) -> dict[str, float]:
+        calibration, nll = calibrate(predict(method, self._data), self._labels)
+        return {"score": -nll, "val nll": nll, "a": calibration.a, "b": calibration.b}
+
+    def describe(self) -> str:
+        return f"observed: best likelihood of the written labels of {len(self._data)} held-out rows"
+
+
+def evaluate(
+    method: Method, data: Loader, calibration: Calibration | None = None, threshold: float = 0.5
+) -> dict[str, float]:
+    """mAP, CF1 and OF1 in percent against labels that are known; unknown ones are left out."""
+    logits = predict(method, data)
+    truth = torch.from_numpy(data.labels.dense())
+    found = (calibration or Calibration()).probabilities(logits)
+    ap = mean_average_precision(logits, truth)
+    f1 = f1_scores(found, truth, threshold)
+    return {"mAP": 100 * ap.value, "CF1": 100 * f1.cf1, "OF1": 100 * f1.of1, "classes without positives": ap.skipped}

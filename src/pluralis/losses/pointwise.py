@@ -1,0 +1,128 @@
+"""Losses that are sums over entries: value and derivative in one walk over cache-sized blocks.
+
+Autograd keeps every intermediate of an elementwise formula and reads it back later, which for a long formula costs
+several times the memory and time of the numbers that matter. Here a *kernel* gives the loss and its derivative of a
+block together, while the block is in the cache; the derivative is all that is kept, and the backward pass is one
+multiplication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pluralis.errors import LabelError, RecipeError
+
+Kernel = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
+"""`kernel(z, y, slope) -> (loss, dloss_dz or None)`: elementwise, on a float block `z` and its labels `y` (> 0
+present, < 0 verified absent, 0 unknown). It must not write to `z` or `y`, and gives None when `slope` is false."""
+
+REDUCTIONS = ("mean", "sum", "none")
+
+# Below 32,768 entries PyTorch runs an operation in the calling thread. A block of that size stays in the cache of one
+# core with all temporaries of a kernel, and the threads meet once for each loss instead of once for each operation,
+# which on a busy machine is the greater part of the time.
+ENTRIES_PER_BLOCK = 32_000
+MOST_THREADS = 8  # more would queue for the interpreter's lock
+
+
+def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Apply `kernel` to every entry and reduce.
+
+    logits: float [N, C] (or any shape); half precision is computed in float32 and float64 stays float64.
+    labels: the same shape, any integer or float dtype; bool means present or unknown.
+    Returns a scalar, or the shape of the logits for `reduction="none"`, in the dtype of the computation: a sum of
+    half-precision losses must not overflow.
+
+    >>> def square(z, y, slope):
+    ...     return z * z, 2 * z if slope else None
+    >>> z = torch.tensor([[1.0, -3.0]], requires_grad=True)
+    >>> pointwise(square, z, torch.zeros(1, 2), "sum").backward()
+    >>> z.grad
+    tensor([[ 2., -6.]])
+    """
+    check_inputs(logits, labels, reduction)
+    if labels.dtype == torch.bool:
+        labels = labels.to(torch.int8)
+    if torch.is_grad_enabled() and logits.requires_grad:
+        return _Pointwise.apply(logits, labels, kernel, reduction)
+    return _walk(kernel, logits, labels, reduction, slope=False)[0]
+
+
+def check_inputs(logits: Tensor, labels: Tensor, reduction: str) -> None:
+    """Raise for shapes that differ, logits that are not floats, and an unknown reduction."""
+    if logits.shape != labels.shape:
+        raise LabelError(
+            f"loss: logits have shape {tuple(logits.shape)} but labels {tuple(labels.shape)}; "
+            "give one label (+1, 0 or -1) for each logit"
+        )
+    if not logits.dim():
+        raise LabelError("loss: logits and labels are scalars; give arrays of shape [N, C]")
+    if not logits.is_floating_point():
+        raise LabelError(f"loss: logits are {logits.dtype}; give the network's float outputs before the sigmoid")
+    if reduction not in REDUCTIONS:
+        raise RecipeError(f"loss: unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+
+
+class _Pointwise(torch.autograd.Function):
+    """Keeps the derivative from the forward walk; `backward` multiplies it by the incoming gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, kernel: Kernel, reduction: str) -> Tensor:
+        value, derivative = _walk(kernel, logits, labels, reduction, slope=True)
+        ctx.save_for_backward(derivative)
+        ctx.scale = 1.0 / max(logits.numel(), 1) if reduction == "mean" else 1.0
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (derivative,) = ctx.saved_tensors
+        if ctx.scale != 1.0:
+            grad = grad * ctx.scale
+        if derivative.dtype == grad.dtype:
+            return derivative * grad, None, None, None
+        # 1/(N·C) underflows in float16, so the product is formed in the wider type and only then rounded. A scalar
+        # would not take part in type promotion; with as many dimensions as the derivative it does.
+        wide = grad.reshape(grad.shape or (1,) * derivative.dim())
+        return (derivative * wide).to(derivative.dtype), None, None, None
+
+
+def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope: bool) -> tuple[Tensor, Tensor | None]:
+    """Run the kernel block by block; the value in the dtype of the computation, the derivative in the logits'."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logits, shape = logits.detach(), logits.shape
+    if torch.compiler.is_compiling() or logits.device.type != "cpu" or logits.numel() <= ENTRIES_PER_BLOCK:
+        loss, slopes = kernel(logits.to(dtype), labels, slope)
+        return _reduce(loss, reduction), None if slopes is None else slopes.to(logits.dtype)
+
+    logits, labels = logits.reshape(-1), labels.reshape(-1)
+    derivative = torch.empty_like(logits) if slope else None
+    losses = torch.empty_like(logits, dtype=dtype) if reduction == "none" else None
+
+    def block(start: int) -> Tensor:
+        here = slice(start, start + ENTRIES_PER_BLOCK)
+        loss, slopes = kernel(logits[here].to(dtype), labels[here], slope)
+        if derivative is not None and slopes is not None:
+            derivative[here] = slopes
+        if losses is not None:
+            losses[here] = loss
+        return loss.sum()
+
+    with ThreadPoolExecutor(min(MOST_THREADS, torch.get_num_threads())) as threads:
+        sums = list(threads.map(block, range(0, len(logits), ENTRIES_PER_BLOCK)))
+    derivative = None if derivative is None else derivative.reshape(shape)
+    if losses is not None:
+        return losses.reshape(shape), derivative
+    return _reduce(torch.stack(sums), "sum") / (len(logits) if reduction == "mean" else 1), derivative
+
+
+def _reduce(loss: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" and loss.numel() else loss.sum()

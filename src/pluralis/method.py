@@ -1,0 +1,114 @@
+"""The vocabulary of training: what a batch, a position in time and a method are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pluralis.models.network import Network
+from pluralis.stage import Stage
+
+PredictTrain = Callable[[], Tensor]
+"""Predicts every training row, unaugmented and in row order: logits [N, C] on the CPU."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of the training set."""
+
+    views: tuple[Tensor, ...]  # as many as the method asks for, each [B, 3, H, W] on the 0-255 scale
+    labels: Tensor  # [B, C] int8 in {+1, 0, -1}
+    index: Tensor  # [B] row in the training set: joins a batch to label state
+    weight: float = 1.0  # this process's share of the batch, 1 when it is alone
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where training is. Everything scheduled or random is a function of it."""
+
+    stage: int = 0
+    epoch: int = 0
+    step: int = 0
+    epochs: int = 1
+
+
+class Method(nn.Module):
+    """Networks, losses and label state.
+
+    `state_dict()` is all of its memory: whatever a method must remember between two steps is a
+    parameter or a persistent buffer, so that a resumed run cannot be told from an uninterrupted one.
+    """
+
+    views: ClassVar[tuple[str | None, ...]] = (None,)
+    """One augmentation a view; None stands for the one that the stage names."""
+    batch_coupled: bool = False
+    """Ranks or statistics over the batch: two processes do not give the numbers of one."""
+    memory: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
+
+    def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        """Named loss terms; the engine sums them."""
+        raise NotImplementedError
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits [B, C] of images on the 0-255 scale."""
+        raise NotImplementedError
+
+    def stages(self, plan: Stage) -> list[Stage]:
+        return [plan]
+
+    def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
+        """Fresh weights, or labels made from the stage before."""
+
+    def start_epoch(self, clock: Clock, predict_train: PredictTrain) -> None:
+        """Labels that are made once an epoch."""
+
+    def after_step(self, clock: Clock) -> None:
+        """What follows the optimizer's step, such as pushing to a queue."""
+
+    def networks(self) -> Iterator[tuple[str, Network]]:
+        for name, module in self.named_modules():
+            if isinstance(module, Network):
+                yield name, module
+
+    def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """One group for each backbone, each head, and one for what belongs to no network."""
+        groups: list[dict[str, Any]] = []
+        taken: set[int] = set()
+        for name, net in self.networks():
+            heads = {id(p) for p in net.head.parameters()}
+            for part, is_head, factor in (("backbone", False, 1.0), ("head", True, stage.head_lr)):
+                params = [p for p in net.parameters() if p.requires_grad and (id(p) in heads) == is_head]
+                groups.append({"name": f"{name}.{part}", "params": params, "lr_factor": factor})
+            taken |= {id(p) for p in net.parameters()}
+        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in taken]
+        groups.append({"name": "method", "params": rest, "lr_factor": 1.0})
+        return [group for group in groups if group["params"]]
+
+    def weights(self) -> dict[str, Tensor]:
+        """What `predict` needs, as copies."""
+        state = self.state_dict().items()
+        return {k: v.detach().clone() for k, v in state if not (self.memory and k.startswith(self.memory))}
+
+
+class LossMethod(Method):
+    """Any plain loss over one network."""
+
+    def __init__(self, net: nn.Module, loss: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.loss = loss
+        self.batch_coupled = bool(getattr(loss, "batch_coupled", False))
+
+    def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        logits = self.net(batch.views[0])
+        return {"loss": self.loss(logits, batch.labels, epoch=clock.epoch, epochs=clock.epochs)}
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits = self.net(x)
+        assert isinstance(logits, torch.Tensor)
+        return logits

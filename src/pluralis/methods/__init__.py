@@ -1,0 +1,83 @@
+"""Every method by name. A plain loss is a method too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pluralis.errors import RecipeError
+from pluralis.labels import Labels
+from pluralis.losses import LOSSES, create_loss
+from pluralis.method import LossMethod, Method
+from pluralis.models.network import Network
+
+START_BIASES = ("zero", "log-odds")
+SYSTEMS: dict[str, Callable[..., Method]] = {}
+"""Methods that are more than a loss: name -> constructor (net, **params)."""
+
+
+def create_method(name: str, net: Network, params: dict[str, Any] | None = None) -> Method:
+    """The named method over `net`."""
+    constructor = method_class(name)
+    if name in LOSSES:
+        return LossMethod(net, create_loss(name, **(params or {})))
+    method: Method = constructor(net, **(params or {}))
+    return method
+
+
+def start_heads(method: Method, labels: Labels, bias: str) -> None:
+    """Set every head's starting bias: `zero`, or the `log-odds` of the observed frequencies."""
+    if bias not in START_BIASES:
+        raise RecipeError(f"method.start_bias is {bias!r}; it must be method, {' or '.join(START_BIASES)}")
+    for _, net in method.networks():
+        net.head.set_bias(start_values(labels, bias))
+
+
+def every_method() -> dict[str, Any]:
+    """Name -> class of a loss or of a system."""
+    return {**LOSSES, **SYSTEMS}
+
+
+def method_class(name: str) -> Any:
+    every = every_method()
+    if name not in every:
+        near = get_close_matches(name, every, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise RecipeError(f"there is no method {name!r}{hint} Known: {', '.join(every)}")
+    return every[name]
+
+
+def start_bias_of(name: str) -> str:
+    return str(method_class(name).start_bias)
+
+
+def start_values(labels: Labels, bias: str) -> Tensor:
+    """[C] zeros, or the log-odds of each class's observed frequency, with half a count added to each side."""
+    if bias == "zero":
+        return torch.zeros(len(labels.classes))
+    counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
+    return torch.log((counts + 0.5) / (len(labels) - counts + 0.5)).float()
+
+
+def describe_methods() -> list[dict[str, Any]]:
+    """Name, parameters with their defaults, starting bias and paper of every method."""
+    return [
+        {
+            "name": name,
+            "parameters": {
+                p.name: None if p.default is inspect.Parameter.empty else p.default
+                for p in inspect.signature(entry).parameters.values()
+                if p.name not in ("net", "reduction")
+            },
+            "start_bias": entry.start_bias,
+            "batch_coupled": entry.batch_coupled,
+            "paper": entry.paper,
+            "what": (inspect.getdoc(entry) or "").split("\n", 1)[0],
+        }
+        for name, entry in every_method().items()
+    ]

@@ -1,0 +1,75 @@
+"""Networks: `create_model` puts a backbone, its pre-trained weights and a head together by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pluralis.errors import RecipeError
+from pluralis.models.backbones import BACKBONES, create_backbone, unknown_name
+from pluralis.models.base import Backbone
+from pluralis.models.heads import HEADS, Head, LinearHead
+from pluralis.models.network import Network
+from pluralis.models.weights import load_weights
+
+__all__ = [
+    "BACKBONES",
+    "HEADS",
+    "Backbone",
+    "Head",
+    "LinearHead",
+    "Network",
+    "create_backbone",
+    "create_model",
+    "load_weights",
+]
+
+
+def create_model(
+    backbone: str,
+    num_classes: int,
+    head: str = "linear",
+    weights: str | None = None,
+    *,
+    sha256: str | None = None,
+    dropout: float = 0.0,
+    normalize: bool = True,
+    head_params: Mapping[str, Any] | None = None,
+) -> Network:
+    """A network with `num_classes` logits.
+
+    backbone     a name of BACKBONES, or "timm:NAME"
+    head         a name of HEADS; `head_params` are further arguments of its constructor
+    weights      None for random ones, "imagenet", or the path of a file; `sha256` is the hash of that file
+    dropout      probability, applied before the head
+    normalize    False when the images come normalised already
+
+    >>> create_model("tiny", 20).head.fc.out_features
+    20
+    """
+    if head not in HEADS:
+        raise unknown_name("head", head, HEADS)
+    if num_classes < 1:
+        raise RecipeError(f"a network needs at least one class, not {num_classes}: check the class list")
+    if not 0.0 <= dropout < 1.0:
+        raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
+    constructor = HEADS[head]
+    extra = dict(head_params or {})
+    _check_head_params(head, extra)
+    network_backbone = create_backbone(backbone)
+    load_weights(network_backbone, weights, sha256)
+    return Network(
+        network_backbone,
+        constructor(network_backbone.out_channels, num_classes, dropout=dropout, **extra),
+        normalize,
+    )
+
+
+def _check_head_params(head: str, params: dict[str, Any]) -> None:
+    """Refuses arguments that the constructor of the head does not have, or that `create_model` fills in."""
+    own = set(inspect.signature(HEADS[head]).parameters) - {"in_channels", "num_classes", "dropout"}
+    for name in params:
+        if name not in own:
+            choice = ", ".join(sorted(own)) or "none"
+            raise RecipeError(f"head '{head}' has no parameter '{name}': its parameters are {choice}")

@@ -1,0 +1,70 @@
+"""Predictions as rows of a CSV file or as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from pluralis.checkpoint import write_file
+from pluralis.data.formats.csv import neutralise
+from pluralis.errors import DataError, RecipeError
+
+PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+
+
+def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """All pictures in files and folders (with their sub-folders), and how they are to be named."""
+    files: list[Path] = []
+    names: list[str] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
+            files += inside
+            names += [str(p.relative_to(path)) for p in inside]
+        elif path.is_file():
+            files.append(path)
+            names.append(path.name)
+        else:
+            raise DataError(f"there is no image or folder {path}")
+    if not files:
+        raise DataError(f"no image in {', '.join(map(str, paths))}; known endings: {', '.join(sorted(PICTURES))}")
+    return files, names
+
+
+def chosen_labels(
+    probabilities: Tensor, classes: Sequence[str], threshold: float = 0.5, top_k: int = 0
+) -> list[list[tuple[str, float]]]:
+    """For each row the labels above the threshold, or its `top_k` most likely ones, most likely first."""
+    if not 0 <= threshold <= 1:
+        raise RecipeError(f"--threshold is {threshold}; it must be from 0 to 1")
+    if not 0 <= top_k <= len(classes):
+        raise RecipeError(f"--top-k is {top_k}; it must be from 1 to the {len(classes)} classes of the run")
+    values, order = probabilities.sort(dim=1, descending=True, stable=True)
+    rows = []
+    for row_values, row_order in zip(values.tolist(), order.tolist(), strict=True):
+        pairs = [(classes[c], v) for c, v in zip(row_order, row_values, strict=True)]
+        rows.append(pairs[:top_k] if top_k else [pair for pair in pairs if pair[1] >= threshold])
+    return rows
+
+
+def write_predictions(path: Path, names: Sequence[str], rows: Sequence[Sequence[tuple[str, float]]]) -> None:
+    """`.json`: a list of {image, labels}; otherwise CSV with one line a label (an image without any has one too)."""
+    if path.suffix.lower() == ".json":
+        content = [
+            {"image": name, "labels": [{"label": label, "probability": p} for label, p in row]}
+            for name, row in zip(names, rows, strict=True)
+        ]
+        write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        return
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["image", "label", "probability"])
+    for name, row in zip(names, rows, strict=True):
+        lines = [[neutralise(label), f"{p:.6f}"] for label, p in row]
+        writer.writerows([neutralise(name), *line] for line in lines or [["", ""]])
+    write_file(path, buffer.getvalue().encode())

@@ -1,0 +1,324 @@
+"""The report of a demo run: one HTML file that holds everything it shows and asks nothing of the network.
+
+All text passes through `html.escape`, pictures are embedded, and a content policy forbids everything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import os
+import statistics
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pluralis.errors import DataError
+
+if TYPE_CHECKING:  # rich, torch and matplotlib are slow to import and not needed to describe results
+    from rich.table import Table
+    from torch import Tensor
+
+MEASURES = ("mAP", "CF1", "OF1")
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """One training run. `epochs` hold "epoch", "loss", "mAP"; `final` holds the measures; all in per cent."""
+
+    seed: int
+    epochs: list[dict[str, float]]
+    final: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """All the runs of one method: `name` is its key, `title` what readers see."""
+
+    name: str
+    title: str
+    runs: list[RunCurve]
+
+
+@dataclass(frozen=True)
+class GalleryItem:
+    """A test image `[3, H, W]` uint8, the one label an annotator gave, the truth, and predictions by method."""
+
+    image: Tensor
+    given: str | None
+    truth: list[str]
+    predictions: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class DemoResults:
+    """Everything that the report shows. `upper` names the fully supervised method, the ceiling of the others."""
+
+    title: str
+    methods: list[MethodRuns]
+    upper: str
+    gallery: list[GalleryItem]
+    selection_rule: str
+    command: str
+    notes: list[str]
+    device: str
+    versions: dict[str, str]
+    threshold_rule: str = "probability of at least 0.5, for every class"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The numbers of one line of the table. A spread of NaN means that there was only one run."""
+
+    method: MethodRuns
+    mean: dict[str, float]
+    spread: dict[str, float]
+    seconds: float
+    gain: float  # mAP against the first method
+    best: frozenset[str]  # measures in which no other method is better, the upper bound left aside
+    upper: bool
+
+
+def rows(results: DemoResults) -> list[Row]:
+    """The numbers of the table, in the order of the methods."""
+    for method in results.methods:
+        if not method.runs:
+            raise DataError(f"method {method.name!r} has no runs to report: leave it out or run it first")
+    if not results.methods:
+        raise DataError("a report needs the runs of at least one method, and got none")
+    means = {m.name: {k: statistics.fmean(r.final[k] for r in m.runs) for k in MEASURES} for m in results.methods}
+    rivals = [m.name for m in results.methods if m.name != results.upper]
+    first = means[(rivals or [results.upper])[0]]["mAP"]
+    return [
+        Row(
+            method=m,
+            mean=means[m.name],
+            spread={k: _spread([r.final[k] for r in m.runs]) for k in MEASURES},
+            seconds=statistics.fmean(r.seconds for r in m.runs),
+            gain=means[m.name]["mAP"] - first,
+            best=frozenset(
+                k for k in MEASURES if m.name in rivals and means[m.name][k] >= max(means[n][k] for n in rivals)
+            ),
+            upper=m.name == results.upper,
+        )
+        for m in results.methods
+    ]
+
+
+def headline(results: DemoResults) -> str:
+    """One sentence that says what the numbers say, whichever way they came out."""
+    table = rows(results)
+    rivals = [row for row in table if not row.upper] or table
+    first, best = rivals[0], max(rivals, key=lambda row: row.mean["mAP"])
+    text = f"{best.method.title} reaches {best.mean['mAP']:.1f} mAP"
+    if best is first and len(rivals) > 1:
+        text = f"No method does better than {first.method.title}, which reaches {first.mean['mAP']:.1f} mAP"
+    elif best is not first:
+        text += f", {best.gain:.1f} points above {first.method.title} ({first.mean['mAP']:.1f})"
+    for row in table:
+        if row.upper and row is not best:
+            text += f"; the upper bound, {row.method.title}, reaches {row.mean['mAP']:.1f}"
+            gap = row.mean["mAP"] - first.mean["mAP"]
+            if gap > 0 and best.gain > 0:
+                text += f", so {100 * best.gain / gap:.0f} % of the gap is closed"
+    seeds = sorted({len(row.method.runs) for row in table})
+    return f"{text} (means over {' or '.join(map(str, seeds))} {'seed' if seeds == [1] else 'seeds'})."
+
+
+def summary_table(results: DemoResults) -> Table:
+    """The table of the report, for the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(results.title), caption=Text(headline(results)))
+    for name in ("method", *MEASURES, "Δ mAP", "s / run"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for row in rows(results):
+        cells = [_cell(row, k) + (" ★" if k in row.best else "") for k in MEASURES]
+        # Text, not str: square brackets in a title are no markup.
+        table.add_row(*map(Text, (row.method.title, *cells, _gain(row), f"{row.seconds:.1f}")))
+    return table
+
+
+def write_report(path: Path, results: DemoResults) -> Path:
+    """Write the report as one self-contained HTML file and return its path."""
+    body = "".join(
+        [
+            f"<header><h1>{escape(results.title)}</h1><p class=lead>{escape(headline(results))}</p></header>",
+            f"<section><h2>Learning curves</h2>{_curves(results)}</section>",
+            f"<section><h2>Final results</h2>{_table(results)}</section>",
+            f"<section><h2>Test images</h2>{_LEGEND}{_gallery(results)}</section>" if results.gallery else "",
+            f"<section><h2>How this was made</h2>{_origin(results)}</section>",
+        ]
+    )
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        'style-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(results.title)}</title><style>{_STYLE}</style></head><body><main>{body}</main></body></html>"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".part")  # a reader never meets half a page
+    draft.write_text(page, encoding="utf-8", errors="replace")
+    os.replace(draft, path)
+    return path
+
+
+def _spread(values: list[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def _cell(row: Row, measure: str) -> str:
+    spread = row.spread[measure]
+    return f"{row.mean[measure]:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
+
+
+def _gain(row: Row) -> str:
+    return f"{row.gain:+.1f}".replace("-", "−")
+
+
+def _table(results: DemoResults) -> str:
+    lines = []
+    for row in rows(results):
+        note = " <span class=tag>upper bound</span>" if row.upper else ""
+        cells = "".join(
+            f"<td{' class=best' if k in row.best else ''}>{_cell(row, k)}{' ★' if k in row.best else ''}</td>"
+            for k in MEASURES
+        )
+        lines.append(
+            f"<tr{' class=upper' if row.upper else ''}><th scope=row>{escape(row.method.title)}{note}</th>{cells}"
+            f"<td>{_gain(row)}</td><td>{row.seconds:.1f}</td><td>{len(row.method.runs)}</td></tr>"
+        )
+    heads = "".join(f"<th scope=col>{k}</th>" for k in (*MEASURES, "Δ mAP", "seconds a run", "seeds"))
+    return (
+        f"<div class=wide><table><thead><tr><th scope=col>method</th>{heads}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        "<p class=small>Per cent, mean ± sample standard deviation over seeds. Δ mAP is against the first method. "
+        "★ marks the best of a column, the upper bound left aside.<br>"
+        f"Weights: {escape(results.selection_rule)}. Predicted: {escape(results.threshold_rule)}.</p>"
+    )
+
+
+def _curves(results: DemoResults) -> str:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    ends: list[tuple[float, float, str, str]] = []
+    colours = iter(_COLOURS * (1 + len(results.methods) // len(_COLOURS)))
+    for method in results.methods:
+        at: dict[float, list[float]] = {}
+        for point in (p for run in method.runs for p in run.epochs if math.isfinite(p["mAP"])):
+            at.setdefault(point["epoch"], []).append(point["mAP"])
+        if not at:
+            continue
+        x, upper = sorted(at), method.name == results.upper
+        y = [statistics.fmean(at[e]) for e in x]
+        colour = "#555555" if upper else next(colours)
+        axes.fill_between(x, [min(at[e]) for e in x], [max(at[e]) for e in x], color=colour, alpha=0.15, lw=0)
+        axes.plot(x, y, color=colour, lw=2, ls="--" if upper else "-", marker=None if upper else "o", ms=4)
+        ends.append((y[-1], x[-1], method.title, colour))
+    low, high = axes.get_ylim()
+    place = -math.inf
+    for y_end, x_end, title, colour in sorted(ends):
+        place = max(y_end, place + (high - low) * 0.06)  # names of curves that end together are set apart
+        short = title if len(title) <= 30 else title[:29] + "…"
+        name = axes.annotate(
+            short, (x_end, place), (8, 0), textcoords="offset points", color=colour, va="center", annotation_clip=False
+        )
+        name.set_parse_math(False)  # a dollar in a title is a dollar
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("mAP, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e5e5e5")
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    said = "; ".join(f"{title} ends at {y:.1f}" for y, _, title, _ in ends)
+    return (
+        f'<img class=chart src="{_embed(buffer.getvalue())}" alt="mAP by epoch. {escape(said)}.">'
+        "<p class=small>Line: mean over seeds. Band: lowest to highest seed. Dashed: upper bound.</p>"
+    )
+
+
+def _gallery(results: DemoResults) -> str:
+    cards = []
+    for item in results.gallery:
+        given = f"<b>{escape(item.given)}</b>" if item.given is not None else "none"
+        lines = "".join(
+            f"<dt>{escape(m.title)}</dt><dd>{_verdicts(item.predictions[m.name], item.truth)}</dd>"
+            for m in results.methods
+            if m.name in item.predictions
+        )
+        alt = escape("Test image with " + (", ".join(item.truth) or "no labels"))
+        cards.append(
+            f'<article><img src="{_picture(item.image)}" alt="{alt}"><dl><dt>annotator’s one label</dt><dd>{given}</dd>'
+            f"<dt>true labels</dt><dd>{escape(', '.join(item.truth)) or 'none'}</dd>{lines}</dl></article>"
+        )
+    return f"<div class=gallery>{''.join(cards)}</div>"
+
+
+def _verdicts(predicted: list[str], truth: list[str]) -> str:
+    right = [f"<span class=right>✓ {escape(c)}</span>" for c in truth if c in predicted]
+    missed = [f"<span class=missed>? {escape(c)}</span>" for c in truth if c not in predicted]
+    wrong = [f"<span class=wrong>✗ <s>{escape(c)}</s></span>" for c in predicted if c not in truth]
+    return " ".join(right + missed + wrong) or "nothing"
+
+
+def _picture(image: Tensor) -> str:
+    from PIL import Image
+
+    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().cpu().numpy())
+    times = max(1, round(192 / max(picture.size)))
+    buffer = io.BytesIO()
+    enlarged = picture.resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
+    enlarged.save(buffer, format="PNG", optimize=True)
+    return _embed(buffer.getvalue())
+
+
+def _embed(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def _origin(results: DemoResults) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes)
+    return (
+        f"<p>Run again with</p><pre><code>{escape(results.command)}</code></pre>"
+        f"<p class=small>Device: {escape(results.device)}. Versions: {escape(versions)}.</p>"
+        + (f"<ul>{notes}</ul>" if notes else "")
+    )
+
+
+_COLOURS = ("#0072b2", "#d55e00", "#008a66", "#a4508b", "#8a6d00", "#2a9bd6")  # apart for the colour-blind too
+_LEGEND = (
+    "<p class=legend><span class=right>✓ right</span> present and predicted "
+    "<span class=missed>? missed</span> present, not predicted "
+    "<span class=wrong>✗ <s>wrong</s></span> predicted, not present</p>"
+)
+_STYLE = """
+:root{color-scheme:light}*{box-sizing:border-box}
+body{margin:0;background:#f5f6f8;color:#1d2530;font:16px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
+main{max-width:1040px;margin:0 auto;padding:2rem 1rem}
+h1{font-size:1.8rem;line-height:1.2;margin:0 0 .5rem}h2{font-size:1.15rem;margin:0 0 .8rem}
+h1,.lead,th,dd,li{overflow-wrap:anywhere}.lead{font-size:1.15rem;margin:0 0 1.5rem;color:#334}
+section{background:#fff;border:1px solid #e1e5ea;border-radius:10px;padding:1.2rem;margin:0 0 1.2rem}
+.small{font-size:.85rem;color:#566}.chart{display:block;width:100%;height:auto}.wide{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:.5rem .7rem;text-align:right;border-bottom:1px solid #e8ebef;white-space:nowrap}
+thead th{font-size:.85rem;color:#566;font-weight:600}
+th:first-child{text-align:left;white-space:normal;min-width:9rem}tbody th{font-weight:500}
+.best{font-weight:700;background:#eaf6ef}.upper{color:#566;font-style:italic}
+.tag{font-size:.75rem;font-style:normal;border:1px solid #b8c0ca;border-radius:4px;padding:0 .35rem}
+.right,.wrong,.missed{display:inline-block;border-radius:5px;padding:0 .4rem;margin:.1rem 0;font-size:.9rem}
+.right{background:#dff3e6;color:#12592f}.wrong{background:#fde5e3;color:#98180f}
+.missed{border:1px dashed #8a94a0;color:#566}.legend{font-size:.9rem;line-height:2}
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(290px,1fr));gap:1rem}
+article{border:1px solid #e1e5ea;border-radius:8px;padding:.8rem}
+article img{display:block;width:144px;height:auto;image-rendering:pixelated;margin:0 auto .6rem;border-radius:4px}
+dl{display:grid;grid-template-columns:minmax(5rem,2fr) 3fr;gap:.15rem .6rem;margin:0;font-size:.85rem}
+dt{color:#566}dd{margin:0}pre{background:#f0f2f5;padding:.7rem;border-radius:6px;overflow-x:auto;margin:.3rem 0}
+"""

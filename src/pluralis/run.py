@@ -1,0 +1,246 @@
+"""A run: a recipe becomes a folder with checkpoints and, at the end, a model that can be used."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pluralis import __version__, distributed
+from pluralis.checkpoint import Snapshot, Store, read_snapshot, write_file, write_snapshot
+from pluralis.config import Recipe, changed_keys
+from pluralis.data.loader import Images, Loader, Progress
+from pluralis.data.source import Source, Split, check_classes, load_split
+from pluralis.engine import Report, fit
+from pluralis.errors import CheckpointError, RecipeError
+from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, evaluate, predict
+from pluralis.labels import Labels
+from pluralis.method import Method
+from pluralis.methods import create_method, start_bias_of, start_heads
+from pluralis.models import create_model
+from pluralis.runtime import Runtime, choose_device
+from pluralis.seeding import derive
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run, ready to predict."""
+
+    recipe: Recipe
+    classes: tuple[str, ...]
+    method: Method
+    calibration: Calibration
+    rule: str
+    history: list[dict[str, float]]
+    chosen: int
+    test: dict[str, float]
+    seconds: float  # spent training
+    resumed: bool = False  # it was finished before this call
+
+    def loader(self, source: Source, progress: Progress | None = None, cache: str = "none") -> Loader:
+        """Data for this run's network; the classes must be the run's."""
+        check_classes(source.labels, self.classes, "the data set")
+        return make_loader(source, self.recipe, next(self.method.parameters()).device, progress, cache)
+
+    def evaluate(self, source: Source, threshold: float = 0.5, progress: Progress | None = None) -> dict[str, float]:
+        with self._runtime().autocast():
+            return evaluate(self.method, self.loader(source, progress), self.calibration, threshold)
+
+    def probabilities(self, images: Images) -> Tensor:
+        """Calibrated probabilities [N, C] of pictures without labels."""
+        source = Source(images, Labels.from_lists([[]] * len(images), self.classes))
+        with self._runtime().autocast():
+            return self.calibration.probabilities(predict(self.method, self.loader(source)))
+
+    def _runtime(self) -> Runtime:
+        return Runtime(next(self.method.parameters()).device, self.recipe.run.precision)
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a caller may watch or ask while a run goes on."""
+
+    report: Report = lambda clock, steps, figures: None
+    decoding: Progress | None = None
+    say: Callable[[str], None] = lambda line: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRun:
+    """Train in `folder`, or go on where a run of the same recipe stopped, or return it if it is finished."""
+    hooks = hooks or Hooks()
+    with distributed.process_group(choose_device(recipe.run.device)) as device, _only_one(folder):
+        _check_recipe(recipe, folder)
+        if (folder / "model.json").exists():
+            hooks.say(f"{folder} is finished: nothing to train")
+            return load_run(folder, recipe.run.device, resumed=True)
+        split = load_split(recipe.data, recipe.select)
+        identity = {"classes": list(split.train.labels.classes), "fingerprint": split.fingerprint()}
+        _check_data(split, folder)
+        if distributed.rank() == 0 and not (folder / "data.json").exists():
+            write_file(folder / "recipe.toml", recipe.to_toml().encode())
+            write_file(folder / "data.json", json.dumps(identity).encode())
+
+        def loader(source: Source) -> Loader:
+            return make_loader(source, recipe, device, hooks.decoding, recipe.run.cache)
+
+        data, held = loader(split.train), loader(split.held) if split.held else None
+        method = _build(recipe, split.train.labels)
+        rule = _rule(recipe, held)
+        runtime = Runtime(device, recipe.run.precision, recipe.run.compile, recipe.run.deterministic)
+        test = loader(split.test) if split.test else None
+        result = fit(
+            method,
+            data,
+            recipe.train,
+            store=Store(folder / "checkpoints", every_seconds=recipe.run.save_seconds, warn=hooks.say),
+            rule=rule,
+            watch={"test": test} if test and recipe.run.watch_test else {},
+            seed=recipe.run.seed,
+            runtime=runtime,
+            report=hooks.report,
+            should_stop=hooks.should_stop,
+        )
+        method.eval()
+        chosen = result.history[result.chosen]
+        calibration = Calibration(chosen.get("a", 1.0), chosen.get("b", 0.0))
+        with runtime.autocast():
+            figures = evaluate(method, test, calibration) if test else {}
+        meta = {
+            "pluralis": __version__,
+            "recipe": recipe.to_dict(),
+            "classes": list(split.train.labels.classes),
+            "calibration": [calibration.a, calibration.b],
+            "rule": result.rule,
+            "history": result.history,
+            "chosen": result.chosen,
+            "test": figures,
+            "seconds": result.seconds,
+        }
+        if distributed.rank() == 0:
+            write_snapshot(folder / "model", Snapshot(method.weights(), meta))
+        return _trained(recipe, method, meta)
+
+
+def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> TrainedRun:
+    """The model of a finished run."""
+    if not (folder / "model.json").exists():
+        started = (folder / "recipe.toml").exists()
+        hint = "train on with the command that started it" if started else "name the folder that was given as --out"
+        raise CheckpointError(f"{folder} holds no finished run: {hint}")
+    snapshot = read_snapshot(folder / "model")
+    recipe = Recipe.from_dict(snapshot.meta["recipe"])
+    net = _network(recipe, len(snapshot.meta["classes"]), weights=None)
+    method = create_method(recipe.method.name, net, recipe.method.params)
+    missing, unexpected = method.load_state_dict(snapshot.tensors, strict=False)
+    if unexpected or [key for key in missing if not key.startswith(method.memory or ("\0",))]:
+        raise CheckpointError(f"{folder / 'model.safetensors'} does not fit the network that its recipe describes")
+    Runtime(choose_device(device)).place(method)
+    method.eval()
+    return _trained(recipe, method, snapshot.meta, resumed)
+
+
+def make_loader(
+    source: Source, recipe: Recipe, device: torch.device, progress: Progress | None = None, cache: str = "none"
+) -> Loader:
+    return Loader(
+        source.images,
+        source.labels,
+        size=recipe.data.size,
+        store_size=recipe.data.store_size,
+        cache=cache,
+        workers=recipe.run.workers,
+        device=device,
+        progress=progress,
+    )
+
+
+def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool = False) -> TrainedRun:
+    return TrainedRun(
+        recipe,
+        tuple(meta["classes"]),
+        method,
+        Calibration(*meta["calibration"]),
+        meta["rule"],
+        meta["history"],
+        meta["chosen"],
+        meta["test"],
+        meta["seconds"],
+        resumed,
+    )
+
+
+def _build(recipe: Recipe, labels: Labels) -> Method:
+    """The method with its starting weights: a function of the recipe and the labels alone."""
+    torch.manual_seed(derive(recipe.run.seed, "weights"))
+    net = _network(recipe, len(labels.classes), recipe.model.weights or None)
+    method = create_method(recipe.method.name, net, recipe.method.params)
+    bias = recipe.method.start_bias
+    start_heads(method, labels, start_bias_of(recipe.method.name) if bias == "method" else bias)
+    return method
+
+
+def _network(recipe: Recipe, classes: int, weights: str | None) -> Any:
+    part = recipe.model
+    return create_model(
+        part.backbone,
+        classes,
+        part.head,
+        weights,
+        sha256=part.sha256 or None,
+        dropout=part.dropout,
+        head_params=part.head_params,
+    )
+
+
+def _rule(recipe: Recipe, held: Loader | None) -> Rule:
+    if recipe.select.rule == "last" or held is None:
+        return Last()
+    return Clean(held) if recipe.select.rule == "clean" else Observed(held)
+
+
+def _check_recipe(recipe: Recipe, folder: Path) -> None:
+    if not (folder / "recipe.toml").exists():
+        if folder.exists() and any(not p.name.startswith(".") for p in folder.iterdir()):
+            raise RecipeError(f"{folder} is not empty and holds no run: name a new folder with --out")
+        return
+    changes = changed_keys(Recipe.load(folder / "recipe.toml"), recipe)
+    if changes:
+        raise RecipeError(
+            f"{folder} holds a run of another recipe ({'; '.join(changes)}):"
+            " use the same settings to go on, or name a new folder with --out"
+        )
+
+
+def _check_data(split: Split, folder: Path) -> None:
+    if not (folder / "data.json").exists():
+        return
+    known = json.loads((folder / "data.json").read_text())
+    check_classes(split.train.labels, tuple(known["classes"]), "the data set")
+    if known["fingerprint"] != split.fingerprint():
+        raise RecipeError(
+            f"the labels or images changed since the run in {folder} was started:"
+            " put them back to go on, or name a new folder with --out"
+        )
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Two processes must not train in one folder; those of one `torchrun` are one."""
+    if distributed.rank() != 0:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"another process trains in {folder}: wait for it, or use another --out") from None
+        yield

@@ -1,0 +1,64 @@
+"""Where and how exactly numbers are computed: device, precision, memory layout, compilation."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from pluralis.errors import RecipeError
+from pluralis.method import Method
+
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The device and the precision of a run."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "auto"  # auto = bf16 on a GPU that has it, fp32 elsewhere
+    compile: bool = False
+    deterministic: bool = False  # bit-equal on a GPU too, at some cost in speed
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise RecipeError(f"run.precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
+
+    @property
+    def bf16(self) -> bool:
+        if self.precision == "auto":
+            return self.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return self.precision == "bf16"
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+
+    def place(self, method: Method) -> None:
+        """Move the method to the device, in the layout that its convolutions are fastest in."""
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = not self.deterministic
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
+            torch.use_deterministic_algorithms(True)
+        method.to(self.device)
+        for _, net in method.networks():
+            if self.device.type == "cuda":
+                net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            if self.compile and net._compiled_call_impl is None:
+                net.compile()
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise RecipeError(f"run.device is {name!r}; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RecipeError(f"run.device is {name!r}, but torch sees no GPU here; use auto or cpu")
+    return device

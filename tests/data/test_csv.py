@@ -1,0 +1,239 @@
+"""CSV in both shapes: what it means, what is wrong and where, and an exact way back."""
+
+import csv as stdlib_csv
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pluralis.data.formats import FORMATS, Dataset, read
+from pluralis.data.formats.csv import write
+from pluralis.errors import DataError, LabelError
+from pluralis.labels import Labels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three image files (nothing decodes them here), one in a folder of its own."""
+    root = tmp_path / "photos"
+    (root / "sub").mkdir(parents=True)
+    for name in ("a.jpg", "b.jpg", "sub/c.jpg"):
+        (root / name).touch()
+    return root
+
+
+@pytest.fixture
+def parse(folder):
+    def parse(text, **options):
+        path = folder.parent / "labels.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read("csv", path, images=folder, **options)
+
+    return parse
+
+
+def test_long_without_values(parse, folder):
+    data = parse("image,label\nsub/c.jpg,dog\nb.jpg,\na.jpg,dog\na.jpg,cat\n")
+    assert data.labels.ids == ("a.jpg", "b.jpg", "sub/c.jpg")
+    assert data.labels.classes == ("cat", "dog")
+    assert data.labels.dense().tolist() == [[1, 1], [0, 0], [0, 1]]
+    assert data.images == [folder.resolve() / name for name in data.labels.ids]
+    assert len(data) == 3
+
+
+def test_long_with_values(parse):
+    data = parse("image,label,value\nb.jpg,dog,-1\na.jpg,dog,1\na.jpg,cat,-1.0\nsub/c.jpg,,\n")
+    assert data.labels.dense().tolist() == [[-1, 1], [0, -1], [0, 0]]
+
+
+def test_wide(parse):
+    data = parse("image,dog,cat\nb.jpg,1,\na.jpg,-1,1.0\nsub/c.jpg,, \n")
+    assert data.labels.classes == ("dog", "cat")
+    assert data.labels.dense().tolist() == [[-1, 1], [1, 0], [0, 0]]
+    moved = parse("dog,image,cat\n1,b.jpg,\n-1,a.jpg,1.0\n,sub/c.jpg, \n")
+    assert moved.labels == data.labels
+
+
+def test_quotes_before_formulas_go_in_wide_headers_too(parse):
+    assert parse("image,'=x,'y\na.jpg,1,-1\n").labels.classes == ("=x", "'y")
+
+
+def test_classes_fix_the_order(parse):
+    data = parse("image,label\na.jpg,dog\n", classes=["eel", "dog", "cat"])
+    assert data.labels.dense().tolist() == [[0, 1, 0]]
+    data = parse("image,cat,dog\na.jpg,1,-1\n", classes=["eel", "dog", "cat"])
+    assert data.labels.dense().tolist() == [[0, -1, 1]]
+
+
+def test_zero_means_what_is_stated(parse):
+    wide, long = "image,cat,dog,eel\na.jpg,0,1,\n", "image,label,value\na.jpg,cat,0\na.jpg,dog,1\nb.jpg,eel,1\n"
+    for text in (wide, long):
+        with pytest.raises(DataError, match=r"line 2: a value of 0.*unlisted='unknown'.*unlisted='absent'"):
+            parse(text)
+    assert parse(wide, unlisted="unknown").labels.dense().tolist() == [[0, 1, 0]]
+    assert parse(wide, unlisted="absent").labels.dense().tolist() == [[-1, 1, 0]]
+    assert parse(long, unlisted="unknown").labels.dense().tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert parse(long, unlisted="absent").labels.dense().tolist() == [[-1, 1, -1], [-1, -1, 1]]
+    with pytest.raises(DataError, match="unlisted='maybe'"):
+        parse(wide, unlisted="maybe")
+
+
+def test_bom_line_ends_and_blank_lines(parse):
+    plain = parse("image,label\na.jpg,süß\nb.jpg,süß\n").labels
+    assert parse("\ufeffimage,label\r\n\r\na.jpg,süß\r\nb.jpg,süß".encode()).labels == plain
+    assert parse('"image","label"\n"a.jpg","süß"\n\n./b.jpg,süß\n').labels == plain
+
+
+MISTAKES = {
+    "empty": ("", {}, r"labels\.csv: the file is empty"),
+    "only blank lines": ("\n\n\n", {}, "the file is empty"),
+    "only a mark": (b"\xef\xbb\xbf", {}, "the file is empty"),
+    "no image column": ("file,label\na.jpg,cat\n", {}, "line 1: there is no column 'image'"),
+    "no class column": ("image\na.jpg\n", {}, "line 1: the wide format wants"),
+    "class column without a name": ("image,cat,\na.jpg,1,1\n", {}, "line 1: the wide format wants"),
+    "class column twice": ("image,cat,cat\na.jpg,1,1\n", {}, "line 1: the wide format wants"),
+    "no label at all": ("image,label\na.jpg,\n", {}, "there is no class in the file"),
+    "unknown class, long": ("image,label\na.jpg,cta\n", {"classes": ["cat", "dog"]}, "line 2: .*'cta'.*mean 'cat'"),
+    "unknown class, wide": ("image,dgo\na.jpg,1\n", {"classes": ["cat", "dog"]}, "line 1: .*'dgo'.*mean 'dog'"),
+    "far from any class": ("image,label\na.jpg,xyz\n", {"classes": ["cat", "dog"]}, "choose from 'cat', 'dog'"),
+    "image twice, wide": ("image,cat\na.jpg,1\nb.jpg,1\na.jpg,1\n", {}, "line 4: image 'a.jpg' is in line 2"),
+    "two spellings, wide": ("image,cat\na.jpg,1\n./a.jpg,1\n", {}, "line 3: image './a.jpg' is in line 2"),
+    "pair twice": (
+        "image,label\nb.jpg,cat\nb.jpg,dog\nb.jpg,dog\nb.jpg,cat\n",
+        {},
+        "line 4: image 'b.jpg', class 'dog': given twice, see line 3",
+    ),
+    "contradiction": (
+        "image,label,value\na.jpg,cat,1\n\nb.jpg,cat,1\na.jpg,cat,-1\n",
+        {},
+        "line 5: image 'a.jpg', class 'cat': given as 1 and as -1, see line 2",
+    ),
+    "no label twice": ("image,label\na.jpg,\nb.jpg,cat\na.jpg,\n", {}, "line 4: image 'a.jpg' without a label: line 2"),
+    "bad value, long": ("image,label,value\na.jpg,cat,yes\n", {}, "line 2: the value 'yes'"),
+    "bad value, wide": ("image,cat\na.jpg,0.5\n", {}, "line 2: the value '0.5'"),
+    "nan": ("image,cat\na.jpg,nan\n", {}, "line 2: the value 'nan'"),
+    "blank value": ("image,label,value\na.jpg,cat,\n", {}, "line 2: the value is blank"),
+    "value without a label": ("image,label,value\na.jpg,,1\n", {}, "line 2: the value '1' has no label"),
+    "too many cells": ("image,label\na.jpg,cat,1\n", {}, "line 2: 3 cells under a header of 2"),
+    "too few cells": ("image,cat,dog\na.jpg,1\n", {}, "line 2: 2 cells under a header of 3"),
+    "after a cell of two lines": ('image,label\na.jpg,"c\nat"\nb.jpg\n', {}, "line 4: 1 cells"),
+    "within a record of two lines": ('image,label,value\na.jpg,"c\nat",2\n', {}, "line 2: the value '2'"),
+    "missing images": (
+        "image,label\n" + "".join(f"no{i}.jpg,cat\n" for i in range(5)) + "a.jpg,cat\n",
+        {},
+        r"5 of the listed images are missing: .*no0\.jpg', .*no1\.jpg', .*no2\.jpg', …",
+    ),
+    "a folder for an image": ("image,label\nsub,cat\n", {}, "1 of the listed images are missing"),
+    "path to the outside": ("image,label\na.jpg,cat\n../labels.csv,cat\n", {}, r"line 3: entry '../labels\.csv'"),
+    "absolute path": ("image,cat\n/etc/passwd,1\n", {}, "line 2: entry '/etc/passwd' is refused"),
+    "no name": ("image,label\n,cat\n", {}, "line 2: entry '' is refused"),
+    "open quote": ('image,label\na.jpg,"cat\nb.jpg,cat\n', {}, "line 2: unexpected end of data"),
+    "quote in the middle": ('image,label\na.jpg,"cat"s\n', {}, "line 2: .*check the quotes"),
+    "cell over the limit": ("image,label\na.jpg," + "x" * 200_000, {}, "line 2: field larger than field limit"),
+    "not utf-8": (b"image,label\na.jpg,s\xfc\xdf\n", {}, "not UTF-8"),
+    "utf-16": ("image,label\na.jpg,cat\n".encode("utf-16"), {}, "not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named(parse, mistake):
+    text, options, words = MISTAKES[mistake]
+    with pytest.raises(DataError, match=words) as caught:
+        parse(text, **options)
+    assert "labels.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there(parse, folder):
+    with pytest.raises(DataError, match=r"none\.csv: cannot be read"):
+        read("csv", folder / "none.csv", images=folder)
+    parse("image,label\na.jpg,cat\n")
+    with pytest.raises(DataError, match="no image folder"):
+        read("csv", folder.parent / "labels.csv", images=folder / "none")
+
+
+def test_unknown_formats_and_options(folder):
+    assert set(FORMATS) >= {"csv", "voc"}
+    with pytest.raises(DataError, match="no format 'cvs'; did you mean 'csv'"):
+        read("cvs", folder)
+    with pytest.raises(DataError, match=r"'unlised'; its options are images, classes, unlisted"):
+        read("csv", folder, images=folder, unlised="absent")
+
+
+def test_a_dataset_has_an_image_for_each_row(folder):
+    with pytest.raises(DataError, match="1 images for 2 rows"):
+        Dataset([folder / "a.jpg"], Labels.from_lists([[0], [0]], 1))
+
+
+FORMULAS = ["=1+1", "+x", "-x", "@x", "\tx", "\rx", "'=1", "''=1", "="]
+NAMES = [*FORMULAS, "'x", "'", "a,b", 'a"b', "a\nb", "a\r\nb", " x ", "日本"]
+
+
+def test_formulas_are_neutralised_and_restored(folder):
+    ids = sorted(f"{name}.jpg" for name in NAMES)
+    for name in ids:
+        (folder / name).touch()
+    signed = np.random.default_rng(1).integers(-1, 2, (len(ids), len(NAMES)))
+    signed[3] = 0  # a row without any label must survive too
+    labels = Labels.from_dense(signed, NAMES, ids)
+    path = folder.parent / "out.csv"
+    write(path, labels)
+    with path.open(encoding="utf-8", newline="") as file:
+        for image, label, value in list(stdlib_csv.reader(file))[1:]:
+            assert not image.startswith(("=", "+", "-", "@", "\t", "\r"))
+            assert not label.startswith(("=", "+", "-", "@", "\t", "\r"))
+            assert value in ("1", "-1", "")
+    data = read("csv", path, images=folder, classes=NAMES)
+    assert data.labels == labels
+    write(path, data)
+    assert read("csv", path, images=folder, classes=NAMES).labels == labels
+    assert not list(folder.parent.glob("*.part"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_class_name_comes_back(tmp_path_factory, data):
+    text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+    marks = st.text("'=+-@\t\r\n,\" ", min_size=1, max_size=5)
+    names = data.draw(st.lists(text | marks, min_size=1, max_size=4, unique=True))
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "x.jpg").touch()
+    values = data.draw(st.lists(st.sampled_from([-1, 0, 1]), min_size=len(names), max_size=len(names)))
+    labels = Labels.from_dense([values], names, ["x.jpg"])
+    write(folder / "names.csv", labels)
+    assert read("csv", folder / "names.csv", images=folder, classes=names).labels == labels
+
+
+def test_a_failed_write_leaves_the_old_file(folder):
+    path = folder.parent / "out.csv"
+    path.write_text("old")
+    with pytest.raises(DataError, match=r"out\.csv: cannot be written"):
+        write(path, Labels.from_lists([[0]], ["\ud800"]))
+    assert path.read_text() == "old"
+    assert not list(folder.parent.glob("*.part"))
+    with pytest.raises(DataError, match="cannot be written"):
+        write(folder / "none" / "out.csv", Labels.from_lists([[0]], 1))
+
+
+PIECES = ["image", "label", "value", "a.jpg", "b.jpg", "cat", "1", "-1", "0", ",", ",", "\n", "\n", '"', "'", "=", "\r"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(["", "image,label\n", "image,label,value\n", "image,cat,dog\n"]),
+    st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30) | st.binary(max_size=60),
+    st.sampled_from([None, "absent", "unknown"]),
+)
+def test_generated_files_raise_only_documented_errors(tmp_path_factory, header, body, unlisted):
+    folder = tmp_path_factory.getbasetemp()
+    for name in ("a.jpg", "b.jpg"):
+        (folder / name).touch()
+    body = body if isinstance(body, bytes) else "".join(body).encode("utf-8", "surrogatepass")
+    (folder / "any.csv").write_bytes(header.encode() + body)
+    try:
+        data = read("csv", folder / "any.csv", images=folder, unlisted=unlisted)
+    except (DataError, LabelError):
+        return
+    assert list(data.labels.ids) == sorted(data.labels.ids)
+    assert all(path.is_file() for path in data.images)

@@ -1,0 +1,196 @@
+"""Batches are a function of (seed, stage, epoch, row, view), whatever decodes and caches them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pluralis.data.augment import AUGMENTS, COLUMNS, Augment, get_augment, resize
+from pluralis.data.images import ImageFiles
+from pluralis.data.loader import Loader, TensorImages
+from pluralis.data.scenes import make_scenes
+from pluralis.errors import DataError, RecipeError
+from pluralis.labels import Labels
+from pluralis.method import Batch, Clock
+from tests.toys import scenes
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ImageFiles:
+    folder = tmp_path_factory.mktemp("pictures")
+    paths = []
+    for row, pixels in enumerate(make_scenes("train", 11).images):
+        paths.append(folder / f"{row}.png")
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(paths[-1])
+    return ImageFiles(paths)
+
+
+def labels(rows: int) -> Labels:
+    return Labels.from_lists([[row % 4] for row in range(rows)], 4)
+
+
+def epoch(loader: Loader, clock: Clock = Clock(), start: int = 0, views: tuple[str, ...] = ("crop",)) -> list[Batch]:  # noqa: B008
+    return list(loader.batches(4, views, 7, clock, start))
+
+
+def equal(a: list[Batch], b: list[Batch]) -> bool:
+    return len(a) == len(b) and all(
+        torch.equal(x.index, y.index) and torch.equal(x.labels, y.labels)
+        and all(torch.equal(v, w) for v, w in zip(x.views, y.views, strict=True))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("cache", "workers"), [("none", 2), ("ram", 0), ("ram", 2), ("device", 0)])
+def test_workers_and_caches_change_nothing(files: ImageFiles, cache: str, workers: int) -> None:
+    plain = Loader(files, labels(11), size=24, store_size=32)
+    other = Loader(files, labels(11), size=24, store_size=32, cache=cache, workers=workers)
+    assert equal(epoch(plain, views=("crop", "flip")), epoch(other, views=("crop", "flip")))
+
+
+def test_an_epoch_holds_every_row_once_with_its_own_label(files: ImageFiles) -> None:
+    batches = epoch(Loader(files, labels(11), size=24))
+    assert sorted(torch.cat([b.index for b in batches]).tolist()) == list(range(11))
+    assert [len(b.index) for b in batches] == [4, 4, 3]
+    for batch in batches:
+        assert torch.equal(batch.labels, torch.from_numpy(labels(11).dense(batch.index.numpy())))
+        assert batch.views[0].shape == (len(batch.index), 3, 24, 24)
+
+
+def test_a_later_start_gives_the_rest_of_the_same_epoch() -> None:
+    loader = scenes(11)
+    assert equal(epoch(loader)[2:], epoch(loader, start=2))
+
+
+def test_order_and_augmentation_depend_on_stage_epoch_view_and_seed() -> None:
+    loader = scenes(11)
+    first = epoch(loader)
+    another_seed = list(loader.batches(4, ["crop"], 8, Clock()))
+    for other in (epoch(loader, Clock(epoch=1)), epoch(loader, Clock(stage=1)), another_seed):
+        assert not equal(first, other)
+    two = epoch(loader, views=("crop", "crop"))
+    assert torch.equal(two[0].views[0], first[0].views[0])
+    assert not torch.equal(two[0].views[0], two[0].views[1])
+
+
+def test_augmentation_belongs_to_the_row_not_to_the_batch() -> None:
+    """The same row gets the same view when batches are cut differently."""
+    loader = scenes(11)
+    by_row = {}
+    for size in (4, 5):
+        for batch in loader.batches(size, ["crop"], 7, Clock()):
+            for row, view in zip(batch.index.tolist(), batch.views[0], strict=True):
+                torch.testing.assert_close(view, by_row.setdefault(row, view))
+
+
+def test_rows_come_in_order_for_prediction(files: ImageFiles) -> None:
+    loader = Loader(files, labels(11), size=24, store_size=48)
+    rows, pixels = zip(*loader.in_order(4), strict=True)
+    assert torch.cat(rows).tolist() == list(range(11))
+    expected = torch.stack([files.decode(row, 48) for row in range(11)])
+    torch.testing.assert_close(torch.cat(pixels), resize(expected, 24))
+
+
+def test_feature_vectors_pass_through_unchanged() -> None:
+    features = torch.randn(6, 3)
+    loader = Loader(TensorImages(features), labels(6), size=8)
+    for batch in loader.batches(4, ["crop"], 0, Clock()):
+        assert torch.equal(batch.views[0], features[batch.index])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_picture_is_named(files: ImageFiles, tmp_path: Path, workers: int) -> None:
+    bad = tmp_path / "broken.jpg"
+    bad.write_bytes(b"\xff\xd8\xff\xe0 not a picture")
+    loader = Loader(ImageFiles([*files.paths, bad]), labels(12), size=24, workers=workers)
+    with pytest.raises(DataError, match=r"broken\.jpg"):
+        list(loader.batches(4, ["none"], 0, Clock()))
+    with pytest.raises(DataError, match=r"broken\.jpg"):
+        Loader(ImageFiles([*files.paths, bad]), labels(12), size=24, cache="ram", workers=workers)
+
+
+def test_impossible_loaders() -> None:
+    pixels = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(DataError, match="empty"):
+        Loader(TensorImages(pixels), Labels.from_lists([], 3), size=8)
+    with pytest.raises(DataError, match="5 images but labels for 4"):
+        Loader(TensorImages(torch.zeros(5, 3, 8, 8)), labels(4), size=8)
+    with pytest.raises(RecipeError, match="none, ram, device"):
+        Loader(TensorImages(torch.zeros(4, 3, 8, 8)), labels(4), size=8, cache="disk")
+
+
+def test_large_label_matrices_are_gathered_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense = epoch(scenes(11))
+    monkeypatch.setattr("pluralis.data.loader._DENSE_LABELS", 0)
+    assert equal(dense, epoch(scenes(11)))
+
+
+class TestAugment:
+    pixels = make_scenes("train", 6).images
+
+    def test_nothing_drawn_nothing_changed(self) -> None:
+        assert torch.equal(AUGMENTS["none"](self.pixels, torch.rand(6, COLUMNS), 48), self.pixels)
+
+    def test_flip_mirrors_exactly_the_drawn_rows(self) -> None:
+        draws = torch.ones(6, COLUMNS)
+        draws[2, 4] = 0.1
+        out = AUGMENTS["flip"](self.pixels, draws, 48)
+        assert torch.equal(out[2], self.pixels[2].flip(-1))
+        assert torch.equal(out[[0, 1, 3, 4, 5]], self.pixels[[0, 1, 3, 4, 5]])
+
+    def test_a_whole_crop_is_the_picture_and_its_mirror(self) -> None:
+        draws = torch.full((6, COLUMNS), 0.5)
+        draws[:, 0] = 1.0  # the whole area
+        crop = Augment(area=0.4, flip=True)
+        torch.testing.assert_close(crop(self.pixels, draws, 48), self.pixels.float(), rtol=0, atol=1e-2)
+        draws[:, 4] = 0.0
+        torch.testing.assert_close(crop(self.pixels, draws, 48), self.pixels.flip(-1).float(), rtol=0, atol=1e-2)
+
+    def test_a_quarter_in_a_corner_is_that_quarter(self) -> None:
+        draws = torch.full((6, COLUMNS), 0.5)
+        draws[:, 0], draws[:, 2], draws[:, 3], draws[:, 4] = 0.0, 0.0, 1.0, 1.0  # smallest area, left, bottom
+        out = Augment(area=0.25, flip=True)(self.pixels, draws, 24)
+        torch.testing.assert_close(out, self.pixels[:, :, 24:, :24].float(), rtol=0, atol=1e-2)
+
+    def test_crops_keep_to_area_and_aspect(self) -> None:
+        """A picture whose pixels are their own coordinates tells what part was taken."""
+        ramp = torch.arange(200.0)
+        picture = torch.stack([ramp.expand(200, 200), ramp[:, None].expand(200, 200), torch.zeros(200, 200)])
+        many = picture.expand(300, 3, 200, 200)
+        out = Augment(area=0.4)(many, torch.rand(300, COLUMNS, generator=torch.Generator().manual_seed(0)), 32)
+        width = (out[:, 0].amax((1, 2)) - out[:, 0].amin((1, 2))) / 200 * 32 / 31
+        height = (out[:, 1].amax((1, 2)) - out[:, 1].amin((1, 2))) / 200 * 32 / 31
+        area = width * height
+        assert area.min() > 0.36
+        assert area.max() <= 1.01
+        assert (width / height).max() < 1.36
+        assert (width / height).min() > 0.73
+        assert area.std() > 0.1
+
+    def test_colour_follows_its_formulas(self) -> None:
+        draws = torch.rand(6, COLUMNS, generator=torch.Generator().manual_seed(1))
+        out = Augment(jitter=0.2)(self.pixels, draws, 48)
+        for row in range(6):
+            x = self.pixels[row].double()
+            b, c, s = (1 + 0.2 * (2 * draws[row, 5:8].double() - 1)).tolist()
+            grey = 0.299 * x[0] + 0.587 * x[1] + 0.114 * x[2]
+            x = s * x + (1 - s) * grey
+            x = c * x + (1 - c) * grey.mean()
+            torch.testing.assert_close(out[row].double(), (b * x).clamp(0, 255), rtol=1e-4, atol=1e-2)
+
+    def test_unknown_name(self) -> None:
+        with pytest.raises(RecipeError, match="none, flip, crop"):
+            get_augment("cutmix")
+
+
+def test_labels_are_never_changed_by_loading() -> None:
+    loader = scenes(11)
+    before = loader.labels.dense().copy()
+    for batch in epoch(loader):
+        batch.labels.fill_(1)
+    assert np.array_equal(loader.labels.dense(), before)
+    assert torch.equal(epoch(loader)[0].labels, torch.from_numpy(before[epoch(loader)[0].index.numpy()]))

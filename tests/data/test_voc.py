@@ -1,0 +1,149 @@
+"""VOC lists, small ones made here and, where PLURALIS_VOC says where they are, the real ones."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pluralis.data.formats import read
+from pluralis.data.protocols import single_positive, split
+from pluralis.errors import DataError
+
+IDS = ["2008_000003", "2007_000001", "2009_000007"]
+LISTS = {"dog": [1, -1, 0], "cat": [-1, 0, -1], "tv_set": [0, 1, -1]}
+
+
+def make(devkit, year="VOC2012", lists=LISTS, ids=IDS, splits=("train",)):
+    base = devkit / year
+    main = base / "ImageSets" / "Main"
+    main.mkdir(parents=True)
+    (base / "JPEGImages").mkdir()
+    for name in ids:
+        (base / "JPEGImages" / f"{name}.jpg").touch()
+    for part in splits:
+        (main / f"{part}.txt").write_text("".join(f"{i}\n" for i in ids))
+        for name, values in lists.items():
+            lines = "".join(f"{i} {v:2d}\n" for i, v in zip(ids, values, strict=True))
+            (main / f"{name}_{part}.txt").write_text(lines)
+    return base
+
+
+def test_read(tmp_path):
+    base = make(tmp_path, splits=("train", "trainval"))
+    data = read("voc", base)
+    assert data.labels.classes == ("cat", "dog", "tv_set")
+    assert data.labels.ids == ("2007_000001", "2008_000003", "2009_000007")
+    assert data.labels.dense().tolist() == [[0, -1, 1], [-1, 1, 0], [-1, 0, -1]]
+    assert [p.stem for p in data.images] == list(data.labels.ids)
+    absent = read("voc", base, split="trainval", difficult="absent").labels
+    assert absent.dense().tolist() == [[-1, -1, 1], [-1, 1, -1], [-1, -1, -1]]
+
+
+def test_folders_above(tmp_path):
+    make(tmp_path / "VOCdevkit")
+    here = read("voc", tmp_path / "VOCdevkit" / "VOC2012").labels
+    assert read("voc", tmp_path / "VOCdevkit").labels == here
+    assert read("voc", tmp_path).labels == here
+    make(tmp_path / "VOCdevkit", "VOC2007")
+    with pytest.raises(DataError, match="holds VOC2007, VOC2012; give the folder of one"):
+        read("voc", tmp_path / "VOCdevkit")
+
+
+def test_the_order_of_lines_does_not_matter(tmp_path):
+    base = make(tmp_path)
+    before = read("voc", base).labels
+    path = base / "ImageSets" / "Main" / "dog_train.txt"
+    path.write_bytes(b"\r\n".join(reversed(path.read_bytes().split(b"\n"))) + b"\r\n")
+    assert read("voc", base).labels == before
+
+
+MISTAKES = {
+    "another id": ("dog_train.txt", "2008_000003 1\n2007_000001 -1\nx -1\n", r"dog_train\.txt, line 3: image 'x'"),
+    "an id too many": ("dog_train.txt", "2008_000003 1\n2007_000001 -1\n2009_000007 -1\nx 1\n", "line 4: image 'x'"),
+    "an id lacking": ("tv_set_train.txt", "2008_000003 1\n2009_000007 1\n", r"tv_set_train\.txt, line 2: .*'2007_"),
+    "an id twice": ("cat_train.txt", "2008_000003 1\n\n2008_000003 1\n", r"cat_train\.txt, line 3: .*line 1 already"),
+    "a bad value": ("dog_train.txt", "2008_000003 2\n", r"dog_train\.txt, line 1: '2008_000003 2'"),
+    "no value": ("dog_train.txt", "2008_000003\n", "line 1"),
+    "three cells": ("dog_train.txt", "2008_000003 1 1\n", "line 1"),
+    "empty": ("dog_train.txt", "\n", r"dog_train\.txt: the list is empty"),
+    "not text": ("dog_train.txt", b"\xff\xfe\x00", r"dog_train\.txt: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named(tmp_path, mistake):
+    name, text, words = MISTAKES[mistake]
+    base = make(tmp_path)
+    (base / "ImageSets" / "Main" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=words) as caught:
+        read("voc", base)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_mistakes(tmp_path):
+    base = make(tmp_path)
+    for options, words in (
+        ({"split": "val"}, "no list of the split 'val'; there are lists of: train"),
+        ({"split": "../train"}, "split='../train' is not possible"),
+        ({"split": "*"}, "is not possible"),
+        ({"difficult": "no"}, "difficult='no'"),
+    ):
+        with pytest.raises(DataError, match=words):
+            read("voc", base, **options)
+    with pytest.raises(DataError, match="no ImageSets/Main"):
+        read("voc", base / "JPEGImages")
+    (base / "JPEGImages" / f"{IDS[0]}.jpg").unlink()
+    with pytest.raises(DataError, match=rf"1 of the listed images are missing: .*{IDS[0]}\.jpg"):
+        read("voc", base)
+
+
+def test_an_id_that_leaves_the_folder(tmp_path):
+    (tmp_path / "outside.jpg").touch()
+    base = make(tmp_path, lists={"dog": [1]}, ids=["x"])
+    (base / "ImageSets" / "Main" / "dog_train.txt").write_text("../../outside 1\n")
+    with pytest.raises(DataError, match=r"entry '\.\./\.\./outside\.jpg' is refused"):
+        read("voc", base)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([*IDS, "1", "-1", "0", " ", "\n", "\n", "x", "\0", "\ud800", "/"]), max_size=20))
+def test_generated_lists_raise_only_documented_errors(tmp_path_factory, pieces):
+    devkit = tmp_path_factory.getbasetemp() / "generated"
+    base = devkit / "VOC2012" if devkit.exists() else make(devkit)
+    text = "".join(pieces).encode("utf-8", "surrogatepass")
+    for name in LISTS:
+        (base / "ImageSets" / "Main" / f"{name}_train.txt").write_bytes(text)
+    message = ""
+    try:
+        assert len(read("voc", base)) > 0
+    except DataError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+@pytest.mark.skipif("PLURALIS_VOC" not in os.environ, reason="PLURALIS_VOC does not name an unpacked VOC 2012")
+@pytest.mark.parametrize(
+    ("part", "rows", "present", "difficult", "digest"),
+    [
+        ("train", 5717, 8331, 532, "6c3763a26035abe63507068b85ecf1fda245cb681f66b02e7db6e7b6d44516d6"),
+        ("val", 5823, 8351, 505, "d8036dc7413eda6406072b95e72d850233b90113ec9c780a816c40aa75a10154"),
+    ],
+)
+def test_the_real_lists(part, rows, present, difficult, digest):
+    data = read("voc", os.environ["PLURALIS_VOC"], split=part, difficult="absent")
+    assert data.labels.shape == (rows, 20)
+    assert data.labels.summary().positives.sum() == present
+    assert data.labels.summary().unknown.sum() == 0
+    unknown = read("voc", os.environ["PLURALIS_VOC"], split=part).labels.summary().unknown
+    assert unknown.sum() == difficult
+    observed = single_positive(data.labels)
+    assert (observed.summary().row_positives == 1).all()
+    assert (data.labels.dense()[observed.dense() == 1] == 1).all()
+    # The digest was taken from this code; the restatement in test_protocols.py is what vouches for it.
+    assert hashlib.sha256(observed.dense().astype(np.int8).tobytes()).hexdigest() == digest
+    train, val = split(rows)
+    assert len(val) == round(0.2 * rows)
+    assert len(train) + len(val) == rows

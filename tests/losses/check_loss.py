@@ -1,0 +1,205 @@
+"""One set of checks for every loss: `check_loss(spec)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pluralis.losses import pointwise
+
+HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A loss and its formula.
+
+    `reference(z, y, frozen)` gives the loss of each entry in numpy; what the formula holds constant is computed from
+    `frozen`, so that a derivative by `z` leaves it alone. `over_known`: the mean runs over known entries, not all.
+    `fades`: the formula itself takes the gradient away from a positive with a logit of −1e4. `coupled`: the mean of the
+    parts of a batch is not the mean of the batch.
+    """
+
+    name: str
+    loss: Callable[..., Tensor]
+    reference: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    detached: bool = False
+    over_known: bool = False
+    fades: bool = False
+    coupled: bool = False
+
+
+def check_loss(spec: Spec) -> None:
+    _matches_the_formula(spec)
+    _gradcheck(spec)
+    _finite_for_large_logits(spec)
+    _finite_for_odd_batches(spec)
+    _follows_permutations(spec)
+    _leaves_no_trace(spec)
+    _reductions_agree(spec)
+    _blocks_make_no_difference(spec)
+    _label_types_make_no_difference(spec)
+    _parts_add_up(spec)
+
+
+def example(rows: int = 24, classes: int = 7, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits between −5 and 5, where plain numpy keeps its digits, and labels of all three kinds."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.rand(rows, classes, generator=g, dtype=torch.float64) * 10 - 5
+    labels = torch.randint(-1, 2, (rows, classes), generator=g, dtype=torch.int8)
+    return logits, labels
+
+
+def gradient(loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, **options: str) -> tuple[Tensor, Tensor]:
+    leaf = logits.detach().clone().requires_grad_()
+    value = loss(leaf, labels, **options)
+    assert value.requires_grad, "the graph is cut"
+    value.sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.dtype == logits.dtype
+    return value.detach(), leaf.grad
+
+
+def _matches_the_formula(spec: Spec) -> None:
+    logits, labels = example()
+    z, y = logits.numpy(), labels.numpy()
+    count = np.count_nonzero(y) if spec.over_known else y.size
+    entries = spec.reference(z, y, z)
+    # A complex step of 1e-30 gives the derivative to the last digit, without the cancellation of a difference.
+    slopes = spec.reference(z + 1e-30j, y, z).imag / 1e-30
+    value, slope = gradient(spec.loss, logits, labels)
+    np.testing.assert_allclose(value.item(), entries.sum() / count, rtol=1e-12)
+    np.testing.assert_allclose(slope.numpy(), slopes / count, rtol=1e-12, atol=1e-18)
+    each = spec.loss(logits, labels, reduction="none")
+    np.testing.assert_allclose(each.numpy(), entries, rtol=1e-12, atol=1e-16)
+
+
+def _gradcheck(spec: Spec) -> None:
+    if spec.detached:
+        return  # differences would see the constants move; the complex step above is the check
+    logits, labels = example(4, 5)
+    leaf = logits.requires_grad_()
+    for reduction in ("mean", "sum", "none"):
+        assert torch.autograd.gradcheck(lambda z, r=reduction: spec.loss(z, labels, reduction=r), leaf)
+
+
+def _finite_for_large_logits(spec: Spec) -> None:
+    rows = torch.tensor([1e4, -1e4, 100.0, -100.0, 20.0, -20.0, 0.0]).repeat(3, 1)
+    labels = torch.tensor([1, 0, -1], dtype=torch.int8)[:, None].expand(3, 7).contiguous()
+    for dtype in HALF_AND_SINGLE:
+        for autocast in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                value, slope = gradient(spec.loss, rows.to(dtype), labels, reduction="sum")
+            assert value.isfinite(), (spec.name, dtype)
+            assert slope.isfinite().all(), (spec.name, dtype)
+            if not spec.fades:
+                assert slope[0, 1] == -1, "a positive at −1e4 lost its gradient"
+            assert slope[2, 0] >= 0
+            assert slope[0, 0] <= 0
+    # The scale of a mixed-precision trainer starts at 2^16, beyond float16: it must meet the derivative in float32.
+    leaf = torch.full((2, 3), 3.0, dtype=torch.float16, requires_grad=True)
+    ones = torch.ones(2, 3)
+    (spec.loss(leaf, ones, reduction="sum") * 2.0**16).backward()
+    _, expected = gradient(spec.loss, torch.full((2, 3), 3.0), ones, reduction="sum")
+    assert leaf.grad is not None
+    torch.testing.assert_close(leaf.grad.float(), expected * 2**16, rtol=2e-3, atol=0)
+
+
+def _finite_for_odd_batches(spec: Spec) -> None:
+    logits, labels = (t[:8] for t in example())
+    cases = {
+        "one row": (logits[:1], labels[:1]),
+        "one class": (logits[:, :1], labels[:, :1]),
+        "one entry": (logits[:1, :1], labels[:1, :1]),
+        "no positive": (logits, labels.clamp(max=0)),
+        "all unknown": (logits, torch.zeros_like(labels)),
+        "all present": (logits, torch.ones_like(labels)),
+        "constant column": (logits * torch.tensor([0, 1, 1, 1, 1, 1, 1]), labels),
+        "no row": (logits[:0], labels[:0]),
+    }
+    for case, (z, y) in cases.items():
+        value, slope = gradient(spec.loss, z, y)
+        assert value.isfinite(), (spec.name, case)
+        assert slope.isfinite().all(), (spec.name, case)
+
+
+def _follows_permutations(spec: Spec) -> None:
+    logits, labels = example()
+    value, slope = gradient(spec.loss, logits, labels)
+    for dim in (0, 1):
+        order = torch.randperm(logits.shape[dim], generator=torch.Generator().manual_seed(1))
+        moved, moved_slope = gradient(spec.loss, logits.index_select(dim, order), labels.index_select(dim, order))
+        torch.testing.assert_close(moved, value, rtol=1e-13, atol=0)
+        torch.testing.assert_close(moved_slope, slope.index_select(dim, order), rtol=1e-13, atol=0)
+    turned = gradient(spec.loss, logits.t(), labels.t())  # not contiguous
+    torch.testing.assert_close(turned[1].t(), slope, rtol=1e-13, atol=0)
+
+
+def _leaves_no_trace(spec: Spec) -> None:
+    logits, labels = example()
+    before, given = logits.clone(), labels.clone()
+    for grad_mode in (True, False):
+        with torch.set_grad_enabled(grad_mode):
+            value = spec.loss(logits.requires_grad_(), labels)
+            assert torch.is_grad_enabled() is grad_mode
+            assert value.requires_grad is grad_mode
+    assert torch.equal(logits.detach(), before)
+    assert torch.equal(labels, given)
+    leaf = before.clone().requires_grad_()
+    value = spec.loss(leaf, labels)
+    value.backward(retain_graph=True)
+    once = leaf.grad.clone()
+    value.backward()
+    torch.testing.assert_close(leaf.grad, 2 * once, rtol=1e-15, atol=0)
+
+
+def _reductions_agree(spec: Spec) -> None:
+    logits, labels = example()
+    count = int(labels.count_nonzero()) if spec.over_known else labels.numel()
+    mean, mean_slope = gradient(spec.loss, logits, labels, reduction="mean")
+    total, sum_slope = gradient(spec.loss, logits, labels, reduction="sum")
+    each, each_slope = gradient(spec.loss, logits, labels, reduction="none")
+    assert each.shape == logits.shape
+    torch.testing.assert_close(each.sum(), total, rtol=1e-13, atol=0)
+    torch.testing.assert_close(mean * count, total, rtol=1e-13, atol=0)
+    torch.testing.assert_close(each_slope, sum_slope, rtol=0, atol=0)
+    torch.testing.assert_close(mean_slope * count, sum_slope, rtol=1e-13, atol=0)
+
+
+def _blocks_make_no_difference(spec: Spec) -> None:
+    logits, labels = example(23, 11)
+    for reduction in ("mean", "sum", "none"):
+        whole, whole_slope = gradient(spec.loss, logits, labels, reduction=reduction)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pointwise, "ENTRIES_PER_BLOCK", 30)
+            parts, parts_slope = gradient(spec.loss, logits, labels, reduction=reduction)
+        torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-16)
+        torch.testing.assert_close(parts_slope, whole_slope, rtol=1e-13, atol=1e-16)
+
+
+def _label_types_make_no_difference(spec: Spec) -> None:
+    logits, labels = example()
+    value = spec.loss(logits, labels)
+    for dtype in (torch.int16, torch.int64, torch.float32, torch.float64, torch.bfloat16):
+        assert torch.equal(spec.loss(logits, labels.to(dtype) * 3), value), dtype
+    present = labels.clamp(min=0)
+    for dtype in (torch.bool, torch.uint8):
+        assert torch.equal(spec.loss(logits, present.to(dtype)), spec.loss(logits, present)), dtype
+
+
+def _parts_add_up(spec: Spec) -> None:
+    """Two processes with half of the batch each give the gradient of one with the whole of it."""
+    logits, labels = example()
+    whole, slope = gradient(spec.loss, logits, labels)
+    halves = [gradient(spec.loss, z, y) for z, y in zip(logits.split(12), labels.split(12), strict=True)]
+    mean = torch.stack([value for value, _ in halves]).mean()
+    if spec.coupled:
+        assert not torch.isclose(mean, whole, rtol=1e-6), f"{spec.name} is not coupled: say so"
+        return
+    torch.testing.assert_close(mean, whole, rtol=1e-13, atol=0)
+    torch.testing.assert_close(torch.cat([s / 2 for _, s in halves]), slope, rtol=1e-13, atol=0)

@@ -1,0 +1,278 @@
+"""The command line as a person uses it: whole commands, their output, their exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pluralis.checkpoint import read_snapshot, state_hash
+from pluralis.data.scenes import make_scenes
+
+FAST = ["model.backbone=tiny", "model.weights=", "data.size=24", "train.epochs=2", "train.batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 pictures, each with one of its labels written down."""
+    folder = tmp_path_factory.mktemp("photos")
+    scenes = make_scenes("train", 24)
+    lines = ["image,label"]
+    for row, pixels in enumerate(scenes.images):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{row:02d}.png")
+        lines.append(f"{row:02d}.png,digit {(scenes.truth[row] > 0).argmax()}")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def pluralis(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "pluralis", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def train_words(photos: Path, out: Path, *settings: str) -> list[object]:
+    words = [w for setting in [*FAST, *settings] for w in ("--set", setting)]
+    return ["train", "--images", photos, "--labels", photos / "labels.csv", "--out", out, *words]
+
+
+def failed(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    """One clear line on stderr that holds the parts, and exit code 2."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("error: ")
+    for part in parts:
+        assert part in lines[0], lines[0]
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    done = pluralis(*train_words(photos, out))
+    assert done.returncode == 0, done.stderr
+    assert "rule: observed" in done.stdout
+    assert "starting bias: the method's own (log-odds)" in done.stdout
+    return out
+
+
+def test_train_says_when_it_is_finished(photos: Path, trained: Path) -> None:
+    before = state_hash(read_snapshot(trained / "model").tensors)
+    done = pluralis(*train_words(photos, trained))
+    assert done.returncode == 0
+    assert "finished" in done.stdout
+    assert state_hash(read_snapshot(trained / "model").tensors) == before
+
+
+def test_train_refuses_another_recipe_and_names_the_change(photos: Path, trained: Path) -> None:
+    failed(pluralis(*train_words(photos, trained, "train.lr=0.5")), "train.lr: 0.0001 -> 0.5", "--out")
+
+
+def test_train_refuses_a_folder_with_other_things(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    failed(pluralis(*train_words(photos, tmp_path)), "not empty", "--out")
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
+    """A run that was stopped does not go on with other labels or other classes."""
+    lines = (photos / "labels.csv").read_text().splitlines()
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(lines))
+    words = ["train", "--images", photos, "--labels", labels, "--out", tmp_path / "run"]
+    words += [w for setting in FAST for w in ("--set", setting)]
+    assert pluralis(*words).returncode == 0
+    for path in (tmp_path / "run").glob("model.*"):
+        path.unlink()
+    labels.write_text("\n".join([*lines, "00.png,digit 99"]))
+    failed(pluralis(*words), "classes", "digit 99")
+    first = next(line for line in lines if line.startswith("00"))
+    other = next(line for line in lines[1:] if line.split(",")[1] != first.split(",")[1])
+    labels.write_text("\n".join(lines).replace(first, f"00.png,{other.split(',')[1]}"))
+    failed(pluralis(*words), "changed", "--out")
+
+
+def test_evaluate(photos: Path, trained: Path) -> None:
+    words = ["evaluate", trained, "--images", photos, "--labels", photos / "labels.csv"]
+    failed(pluralis(*words), "-1")  # positives alone say nothing about precision
+    words += ["--set", "data.options.unlisted=absent"]
+    done = pluralis(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert {"mAP", "CF1", "OF1", "rule"} <= figures.keys()
+    assert f"{figures['mAP']:.2f}" in pluralis(*words).stdout
+
+
+def test_evaluate_refuses_other_classes(photos: Path, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("image,label\n00.png,zebra\n01.png,gnu\n")
+    failed(pluralis("evaluate", trained, "--images", photos, "--labels", tmp_path / "other.csv"), "2 classes", "gnu")
+
+
+def test_predict_csv_and_json_agree(photos: Path, trained: Path, tmp_path: Path) -> None:
+    for name in ("p.csv", "p.json"):
+        done = pluralis("predict", trained, photos, "--out", tmp_path / name, "--top-k", "3")
+        assert done.returncode == 0, done.stderr
+    rows = list(csv.reader((tmp_path / "p.csv").open()))
+    document = json.loads((tmp_path / "p.json").read_text())
+    assert rows[0] == ["image", "label", "probability"]
+    assert len(rows) == 1 + 3 * 24
+    flat = [[e["image"], x["label"], f"{x['probability']:.6f}"] for e in document for x in e["labels"]]
+    assert rows[1:] == flat
+    probabilities = [x["probability"] for x in document[0]["labels"]]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_predict_threshold(photos: Path, trained: Path, tmp_path: Path) -> None:
+    classes = len(read_snapshot(trained / "model").meta["classes"])
+    for threshold, count in (("0", 24 * classes), ("1", 24)):  # every label of every image, or one empty line an image
+        done = pluralis("predict", trained, photos, "--out", tmp_path / "p.csv", "--threshold", threshold)
+        assert done.returncode == 0
+        assert len((tmp_path / "p.csv").read_text().splitlines()) == 1 + count
+    failed(pluralis("predict", trained, photos, "--threshold", "1.5", "--out", tmp_path / "p.csv"), "from 0 to 1")
+    failed(pluralis("predict", trained, photos, "--top-k", "11", "--out", tmp_path / "p.csv"), f"{classes} classes")
+
+
+def test_predict_bad_input(photos: Path, trained: Path, tmp_path: Path) -> None:
+    failed(pluralis("predict", trained, tmp_path / "nowhere"), "nowhere")
+    failed(pluralis("predict", trained, tmp_path), "no image")
+    failed(pluralis("predict", tmp_path, photos), "no finished run")
+    (tmp_path / "cut.png").write_bytes((photos / "00.png").read_bytes()[:200])
+    failed(pluralis("predict", trained, tmp_path / "cut.png", "--out", tmp_path / "p.csv"), "cut.png")
+    assert not (tmp_path / "p.csv").exists()
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "labels.csv").write_text(text)
+    return folder / "labels.csv"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("image,label\n00.png,dog\nmissing.png,dog\n", ["missing.png"]),
+        ("image,label\n00.png,dog\n00.png,dog\n", ["00.png", "dog", "line 3"]),
+        ("image,dog,cat\n00.png,1,\n00.png,,1\n", ["00.png", "line 3"]),
+        ("image,dog,cat\n00.png,1,0\n", ["unlisted"]),
+        ("image,label,value\n00.png,dog,7\n", ["7", "line 2"]),
+        ("image,label\n", ["labels.csv"]),
+        ("", ["labels.csv"]),
+        ("image,label\n00.png,dog\n01.png,\n02.png,cat\n", ["no label", "01.png", "data.unlabelled"]),
+    ],
+)
+def test_bad_label_files(photos: Path, tmp_path: Path, text: str, parts: list[str]) -> None:
+    words = ["train", "--images", photos, "--labels", write(tmp_path, text), "--out", tmp_path / "run"]
+    words += [w for setting in FAST for w in ("--set", setting)]
+    failed(pluralis(*words, "--set", "select.rule=last", "--set", "select.fraction=0"), *parts)
+
+
+def test_an_unknown_class_is_named_with_its_nearest(photos: Path, tmp_path: Path) -> None:
+    labels = write(tmp_path, "image,label\n00.png,dog\n01.png,dgo\n")
+    words = ["train", "--images", photos, "--labels", labels, "--out", tmp_path / "run"]
+    failed(pluralis(*words, "--set", 'data.options.classes=["dog", "cat"]'), "dgo", "dog", "line 3")
+
+
+def test_bad_images_are_named(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("not a picture")
+    labels = write(tmp_path, "image,label\ntext.jpg,dog\n")
+    words = ["train", "--images", tmp_path, "--labels", labels, "--out", tmp_path / "run", "--set", "select.rule=last"]
+    words += [w for setting in [*FAST, "select.fraction=0"] for w in ("--set", setting)]
+    failed(pluralis(*words), "text.jpg")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--method", "grr"], ["'gr'"]),
+        (["--set", "train.lrr=1"], ["train.lr"]),
+        (["--set", "method.params.alhpa=1", "--method", "em"], ["alpha"]),
+        (["--set", "model.backbone=resnet51"], ["resnet"]),
+        (["--set", "run.device=cuda:7x"], ["run.device"]),
+        (["--recipe", "nowhere.toml"], ["nowhere.toml"]),
+        (["--format", "coco"], ["coco"]),
+    ],
+)
+def test_bad_settings(photos: Path, tmp_path: Path, words: list[str], parts: list[str]) -> None:
+    failed(pluralis(*train_words(photos, tmp_path / "run"), *words), *parts)
+
+
+def test_train_without_data_says_what_to_name(tmp_path: Path) -> None:
+    failed(pluralis("train", "--out", tmp_path / "run"), "--images")
+    failed(pluralis("train", "--out", tmp_path / "run2", "--images", tmp_path), "--labels")
+
+
+def test_a_full_disk_ends_with_one_line_and_loses_nothing(photos: Path, tmp_path: Path) -> None:
+    """A real file-size limit (RLIMIT_FSIZE) stands in for a full disk: the kernel refuses the write."""
+    words = train_words(photos, tmp_path / "run", "run.save_seconds=0")
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000));"
+        "sys.argv = ['pluralis', *sys.argv[1:]]; from pluralis.cli import main; main()"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *map(str, words)], capture_output=True, text=True, timeout=300, env=environment
+    )
+    failed(done, "cannot write", "run the same command")
+    assert pluralis(*words).returncode == 0
+    whole = tmp_path / "whole"
+    assert pluralis(*train_words(photos, whole, "run.save_seconds=0")).returncode == 0
+    first, second = (read_snapshot(p / "model") for p in (tmp_path / "run", whole))
+    assert state_hash(first.tensors) == state_hash(second.tensors)
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, tmp_path: Path, which: signal.Signals) -> None:
+    words = train_words(photos, tmp_path / "run", "train.epochs=40", "train.lr=1e-5", "run.save_seconds=1000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pluralis", *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    until = time.monotonic() + 120
+    while not list((tmp_path / "run").glob("checkpoints/*.json")) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(which)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "run the same command to go on" in stderr
+    done = pluralis(*words)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1/40" not in done.stdout
+    assert "epoch 40/40" in done.stdout
+
+
+def test_two_processes_do_not_share_a_folder(photos: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "run").mkdir()
+    with open(tmp_path / "run" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        failed(pluralis(*train_words(photos, tmp_path / "run")), "another process")
+
+
+def test_methods_lists_parameters_defaults_and_papers() -> None:
+    found = {entry["name"]: entry for entry in json.loads(pluralis("methods", "--json").stdout)}
+    assert {"bce", "an", "em", "gr"} <= found.keys()
+    assert found["em"]["parameters"] == {"alpha": 0.2}
+    assert found["gr"]["parameters"]["wT"] == 2
+    assert all(entry["paper"] and entry["what"] for entry in found.values())
+    assert "sigmaT=0.5" in pluralis("methods").stdout
+
+
+def test_help_imports_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys\nsys.argv = ['pluralis', '--help']\nfrom pluralis.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout

@@ -1,0 +1,73 @@
+"""Recipes: TOML in and out, settings on top, and errors that name the nearest key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pluralis.config import Recipe, changed_keys
+from pluralis.errors import RecipeError
+
+
+def test_round_trip_through_toml() -> None:
+    recipe = Recipe.load(None, ["method.params.alpha=0.05", 'data.images=a "quoted" ünï\\path', "train.lr=3e-5"])
+    assert Recipe.from_dict(tomllib.loads(recipe.to_toml())) == recipe
+
+
+def test_settings_go_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[train]\nlr = 1e-3\nepochs = 4\n")
+    recipe = Recipe.load(tmp_path / "r.toml", ["train.lr=1e-5", "method.name=em", "data.options.split=val"])
+    assert (recipe.train.lr, recipe.train.epochs, recipe.method.name) == (1e-5, 4, "em")
+    assert recipe.data.options == {"split": "val"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.lrr=1", "'train.lr'"),
+        ("lr=1", "'train.lr'"),
+        ("trian.lr=1", "'train'"),
+        ("train.lr=fast", "type float"),
+        ("train.epochs=1.5", "type int"),
+        ("train.epochs=true", "type int"),
+        ("train.epochs=0", "from 1"),
+        ("train.optimizer=lion", "adam, adamw, sgd"),
+        ("select.rule=best", "clean, observed, last"),
+        ("select.fraction=0", "held-out rows"),
+        ("data.size=4", "from 8"),
+        ("train.lr", "section.key=value"),
+        ("train.lr.x=1", "train.lr must be"),
+    ],
+)
+def test_mistakes_are_named(setting: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=".*") as caught:
+        Recipe.load(None, [setting])
+    assert message in str(caught.value)
+
+
+def test_unreadable_recipe(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[train\n")
+    with pytest.raises(RecipeError, match=r"bad\.toml"):
+        Recipe.load(tmp_path / "bad.toml")
+    with pytest.raises(RecipeError, match=r"none\.toml"):
+        Recipe.load(tmp_path / "none.toml")
+
+
+def test_what_counts_as_a_change() -> None:
+    base = Recipe()
+    assert changed_keys(base, base.with_settings(["run.workers=8", "run.cache=none", "data.images=elsewhere"])) == []
+    assert changed_keys(base, base.with_settings(["train.lr=0.5"])) == ["train.lr: 0.0001 -> 0.5"]
+
+
+def test_recipes_are_read_without_torch() -> None:
+    code = "import sys, pluralis.config; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.toml")), ids=str)
+def test_every_recipe_in_the_repository_is_valid(path: Path) -> None:
+    Recipe.load(path)

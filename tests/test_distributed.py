@@ -1,0 +1,71 @@
+"""Two processes under torchrun train as one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pluralis.checkpoint import read_snapshot, state_hash
+
+SETTINGS = [
+    "data.format=scenes",
+    "data.options.count=45",  # 34 rows to train on: the last batch of 8 holds 2 rows, one for each process
+    "data.protocol=single-positive",
+    "data.size=24",
+    "model.backbone=tiny",
+    "model.weights=",
+    "train.epochs=2",
+    "train.batch_size=8",
+    "train.augment=crop",
+    "train.freeze_bn=true",
+    "train.ema=0.9",
+    "select.fraction=0.25",
+    "run.device=cpu",
+]
+
+
+def arguments(out: Path, method: str, *more: str) -> list[str]:
+    words = [w for setting in [*SETTINGS, *more] for w in ("--set", setting)]
+    return ["-m", "pluralis", "train", "--out", str(out), "--method", method, *words]
+
+
+def run(*command: str) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def torchrun(*command: str) -> None:
+    run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *command)
+
+
+@pytest.mark.parametrize("method", ["an", "gr"])
+def test_two_processes_give_the_numbers_of_one(tmp_path: Path, method: str) -> None:
+    run(sys.executable, *arguments(tmp_path / "one", method))
+    torchrun(*arguments(tmp_path / "two", method))
+    one, two = read_snapshot(tmp_path / "one/model"), read_snapshot(tmp_path / "two/model")
+    for name, value in one.tensors.items():
+        torch.testing.assert_close(two.tensors[name], value, rtol=1e-3, atol=1e-5, msg=name)
+    for a, b in zip(one.meta["history"], two.meta["history"], strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
+        assert b["val nll"] == pytest.approx(a["val nll"], rel=1e-3)
+
+
+def test_two_processes_with_batch_norm_agree_with_themselves_and_resume(tmp_path: Path) -> None:
+    """Statistics are averaged at every step, so what the first process saves stands for both."""
+    more = ("train.freeze_bn=false", "run.save_seconds=0")
+    torchrun(*arguments(tmp_path / "whole", "an", *more))
+    folder = tmp_path / "cut"
+    torchrun(*arguments(folder, "an", *more))
+    # Take the end away, as a kill would: the newest checkpoint and the model.
+    newest = max(p.stem for p in (folder / "checkpoints").glob("*.json"))
+    for path in [*(folder / "checkpoints").glob(f"{newest}.*"), *folder.glob("model.*")]:
+        path.unlink()
+    torchrun(*arguments(folder, "an", *more))
+    hashes = {state_hash(read_snapshot(p / "model").tensors) for p in (tmp_path / "whole", folder)}
+    assert len(hashes) == 1

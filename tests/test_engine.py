@@ -1,0 +1,239 @@
+"""The training loop: learns, resumes exactly, chooses by its rule, stops at the first NaN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pluralis.checkpoint import Store, state_hash
+from pluralis.data.loader import Loader, TensorImages
+from pluralis.engine import Fit, fit
+from pluralis.errors import CheckpointError, Interrupted, NonFiniteLoss
+from pluralis.evaluate import predict
+from pluralis.labels import Labels
+from pluralis.method import Batch, Clock, LossMethod, Method
+from tests.toys import TwoStages, loss_method, plan, scenes
+
+
+def test_the_loss_falls_and_the_last_epoch_is_kept() -> None:
+    method, data = loss_method("an"), scenes(64)
+    result = fit(method, data, plan(epochs=4, augment="none"))
+    losses = [epoch["loss"] for epoch in result.history]
+    assert losses[-1] < 0.9 * losses[0]
+    assert (result.rule, result.chosen) == ("last epoch", 3)
+
+
+def stopped_at(calls: int) -> object:
+    """A request to stop after so many steps."""
+    left = [calls]
+
+    def ask() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    return ask
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 9, 13, 17])
+def test_a_stopped_run_goes_on_exactly(tmp_path: Path, steps: int) -> None:
+    """In mid-epoch, at the end of an epoch and of a stage, with label state, EMA, dropout and a counter."""
+    data = scenes(40)
+    whole = TwoStages(40)
+    expected = fit(whole, data, plan(ema=0.9, clip=1.0), seed=3)
+    with pytest.raises(Interrupted):
+        fit(TwoStages(40), data, plan(ema=0.9, clip=1.0), seed=3, store=Store(tmp_path), should_stop=stopped_at(steps))  # type: ignore[arg-type]
+    again = TwoStages(40, seed=9)  # other starting weights: everything must come from the checkpoint
+    found = fit(again, data, plan(ema=0.9, clip=1.0), seed=3, store=Store(tmp_path))
+    assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
+    assert (found.history, found.chosen) == (expected.history, expected.chosen)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    data = scenes(16)
+    first, second = loss_method(), loss_method(seed=5)
+    fit(first, data, plan(), store=Store(tmp_path))
+
+    def no_step(clock: Clock, steps: int, figures: dict[str, float]) -> None:
+        raise AssertionError("trained again")
+
+    fit(second, data, plan(), store=Store(tmp_path), report=no_step)
+    assert state_hash(second.state_dict()) == state_hash(first.state_dict())
+
+
+class Scripted:
+    """A rule that likes a given epoch best."""
+
+    name = "scripted"
+
+    def __init__(self, scores: list[float]) -> None:
+        self.scores, self.seen = scores, []  # type: ignore[var-annotated]
+
+    def score(self, method: Method) -> dict[str, float]:
+        self.seen.append(state_hash(method.state_dict()))
+        return {"score": self.scores[len(self.seen) - 1]}
+
+    def describe(self) -> str:
+        return "scripted"
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_the_weights_of_the_best_epoch_are_left_in_the_method(ema: float) -> None:
+    rule, method = Scripted([0.1, 0.7, 0.3]), loss_method()
+    result = fit(method, scenes(16), plan(epochs=3, ema=ema), rule=rule)
+    assert result.chosen == 1
+    assert state_hash(method.state_dict()) == rule.seen[1]
+    assert len(set(rule.seen)) == 3
+
+
+def test_the_best_epoch_survives_a_restart(tmp_path: Path) -> None:
+    rule, data = Scripted([0.9, 0.2, 0.1]), scenes(16)
+    with pytest.raises(Interrupted):
+        fit(loss_method(), data, plan(epochs=3), rule=rule, store=Store(tmp_path), should_stop=stopped_at(3))  # type: ignore[arg-type]
+    method, later = loss_method(seed=4), Scripted([0.2, 0.1])
+    result = fit(method, data, plan(epochs=3), rule=later, store=Store(tmp_path))
+    assert result.chosen == 0
+    assert state_hash(method.state_dict()) == rule.seen[0]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    hashes = []
+    for seed in (0, 0, 1):
+        method = loss_method(dropout=0.3)
+        fit(method, scenes(24), plan(augment="crop"), seed=seed)
+        hashes.append(state_hash(method.state_dict()))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_frozen_parts_do_not_move() -> None:
+    method = loss_method()
+    before = {k: v.clone() for k, v in method.state_dict().items()}
+    fit(method, scenes(16), plan(freeze=-1))
+    moved = {k for k, v in method.state_dict().items() if not torch.equal(v, before[k])}
+    assert moved
+    assert all(k.startswith("net.head") for k in moved)
+
+
+def test_the_head_learns_at_its_own_rate() -> None:
+    """With plain SGD the head's step is head_lr times as large for the same gradient."""
+    moves = []
+    for factor in (1.0, 7.0):
+        method = loss_method()
+        before = method.net.head.fc.bias.detach().clone()  # type: ignore[union-attr]
+        fit(method, scenes(8), plan(epochs=1, head_lr=factor, optimizer="sgd", schedule="constant", augment="none"))
+        moves.append(method.net.head.fc.bias.detach() - before)  # type: ignore[union-attr]
+    torch.testing.assert_close(moves[1], 7 * moves[0])
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_optimizers_equal_a_hand_written_loop(optimizer: str) -> None:
+    data, method, hand = scenes(16), loss_method(), loss_method()
+    fit(method, data, plan(epochs=1, optimizer=optimizer, weight_decay=0.01, schedule="constant", augment="none"))
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    more = {"momentum": 0.9} if optimizer == "sgd" else {}
+    tool = kinds[optimizer](hand.parameters(), lr=1e-3, weight_decay=0.01, **more)  # type: ignore[arg-type]
+    hand.train()
+    for batch in data.batches(8, ["none"], 0, Clock()):
+        tool.zero_grad()
+        hand(batch, Clock())["loss"].backward()
+        tool.step()
+    for name, value in method.state_dict().items():
+        torch.testing.assert_close(value, hand.state_dict()[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_clipping_bounds_each_group_on_its_own() -> None:
+    """SGD without momentum, rate 1: the move of a group is its clipped gradient, so it is at most `clip` long."""
+    method = loss_method()
+    before = {k: v.detach().clone() for k, v in method.named_parameters()}
+    settings = {"optimizer": "sgd", "momentum": 0.0, "lr": 1.0, "schedule": "constant", "clip": 1e-3, "augment": "none"}
+    fit(method, scenes(8), plan(epochs=1, **settings))
+    for part in ("net.backbone", "net.head"):
+        move = [v.detach() - before[k] for k, v in method.named_parameters() if k.startswith(part)]
+        assert torch.cat([m.flatten() for m in move]).norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+class Poisoned(nn.Module):
+    """A loss that turns bad at one step."""
+
+    batch_coupled = False
+
+    def __init__(self, epoch: int, value: float) -> None:
+        super().__init__()
+        self.epoch, self.value = epoch, value
+
+    def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
+        return logits.square().mean() * (self.value if epoch == self.epoch else 1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_training_stops_at_the_first_bad_loss_and_saves_nothing_of_it(tmp_path: Path, value: float) -> None:
+    method = loss_method()
+    method.loss = Poisoned(1, value)
+    with pytest.raises(NonFiniteLoss, match=r"loss = (nan|inf) at stage 1, epoch 2, step 1") as caught:
+        fit(method, scenes(16), plan(), store=Store(tmp_path, every_seconds=0))
+    assert "row " in str(caught.value)
+    saved = Store(tmp_path).load()
+    assert saved is not None
+    assert saved.meta["clock"] == [0, 1, 0]
+    assert all(torch.isfinite(v).all() for v in saved.tensors.values() if v.is_floating_point())
+
+
+def test_the_rows_with_bad_logits_are_named() -> None:
+    features = torch.randn(12, 5)
+    features[7, 2] = float("nan")
+    data = Loader(TensorImages(features), Labels.from_lists([[0]] * 12, 3), size=8)
+    net = nn.Linear(5, 3)
+    with pytest.raises(NonFiniteLoss, match="non-finite logits are row 7;"):
+        fit(LossMethod(net, loss_method("an").loss), data, plan(batch_size=6))
+
+
+class BadGradient(Method):
+    """A finite loss whose gradient is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3))
+
+    def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        return {"loss": self.w.abs().sqrt().sum()}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.w.expand(len(x), 3)
+
+
+def test_weights_that_are_not_numbers_are_never_saved(tmp_path: Path) -> None:
+    features = Loader(TensorImages(torch.randn(4, 5)), Labels.from_lists([[0]] * 4, 3), size=8)
+    with pytest.raises((CheckpointError, NonFiniteLoss)):
+        fit(BadGradient(), features, plan(batch_size=4, optimizer="sgd"), store=Store(tmp_path))
+    assert Store(tmp_path).load() is None
+
+
+def test_predict_leaves_the_mode_and_the_weights_alone() -> None:
+    method, data = loss_method(dropout=0.5), scenes(10)
+    method.train()
+    before = state_hash(method.state_dict())
+    first, second = predict(method, data), predict(method, data, batch_size=3)
+    assert method.training
+    assert state_hash(method.state_dict()) == before
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.slow
+def test_compiled_networks_give_the_same_numbers() -> None:
+    from pluralis.runtime import Runtime
+
+    results: list[Fit] = []
+    for compile in (False, True):
+        results.append(fit(loss_method(), scenes(16), plan(epochs=1, augment="none"), runtime=Runtime(compile=compile)))
+    assert results[1].history[0]["loss"] == pytest.approx(results[0].history[0]["loss"], rel=1e-3)
+
+
+def test_bf16_trains_and_keeps_float32_weights() -> None:
+    from pluralis.runtime import Runtime
+
+    method = loss_method()
+    result = fit(method, scenes(32), plan(epochs=3, augment="none"), runtime=Runtime(precision="bf16"))
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    assert {p.dtype for p in method.parameters()} == {torch.float32}
