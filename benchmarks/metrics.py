@@ -37,8 +37,8 @@ def main(device: str = "cpu", json_file: str | None = None, repetitions: int = 5
     row["times_faster"] = row["sklearn_seconds"] / row["seconds"]
     verdict = "ok" if row["times_faster"] >= BAR else "BELOW THE BAR"
     print(
-        f"mAP of {ROWS:,} × {CLASSES} on {device}: {row['seconds']:.3f} s, scikit-learn {row['sklearn_seconds']:.3f} s, "
-        f"{row['times_faster']:.1f} times faster (bar {BAR:g}): {verdict}"
+        f"mAP of {ROWS:,} × {CLASSES} on {device}: {row['seconds']:.3f} s, "
+        f"scikit-learn {row['sklearn_seconds']:.3f} s, {row['times_faster']:.1f} times faster (bar {BAR:g}): {verdict}"
     )
     if json_file:
         Path(json_file).write_text(json.dumps([row], indent=1), encoding="utf-8")

@@ -133,7 +133,7 @@ def test_optimizers_equal_a_hand_written_loop(optimizer: str) -> None:
     fit(method, data, plan(epochs=1, optimizer=optimizer, weight_decay=0.01, schedule="constant", augment="none"))
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
     more = {"momentum": 0.9} if optimizer == "sgd" else {}
-    tool = kinds[optimizer](hand.parameters(), lr=1e-3, weight_decay=0.01, **more)  # type: ignore[arg-type]
+    tool = kinds[optimizer](hand.parameters(), lr=1e-3, weight_decay=0.01, fused=True, **more)  # type: ignore[arg-type]
     hand.train()
     for batch in data.batches(8, ["none"], 0, Clock()):
         tool.zero_grad()

@@ -71,7 +71,8 @@ def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
 
 
 def _class_after_class(scores: Tensor, truth: Tensor) -> Tensor:
-    """For the CPU, from scores and truth [C, N]: the mean over positives of (positives, all) that score at least as much.
+    """For the CPU, from scores and truth [C, N]: for each positive the share of positives in what scores at least as
+    much, averaged.
 
     NumPy's sort of values alone is several times faster than a sort that carries an order along, and only the
     positives, which are few, have to be looked up afterwards.

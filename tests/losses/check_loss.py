@@ -177,9 +177,17 @@ def _blocks_make_no_difference(spec: Spec) -> None:
         whole, whole_slope = gradient(spec.loss, logits, labels, reduction=reduction)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pointwise, "ENTRIES_PER_BLOCK", 30)
-            parts, parts_slope = gradient(spec.loss, logits, labels, reduction=reduction)
-        torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-16)
-        torch.testing.assert_close(parts_slope, whole_slope, rtol=1e-13, atol=1e-16)
+            patch.setattr(pointwise, "ENTRIES_SHARED", 40)
+            for few in (0, 1000):  # the ways of many threads and of few
+                patch.setattr(pointwise, "FEW_THREADS", few)
+                parts, parts_slope = gradient(spec.loss, logits, labels, reduction=reduction)
+                torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-16)
+                torch.testing.assert_close(parts_slope, whole_slope, rtol=1e-13, atol=1e-16)
+    single = logits.float().repeat(120, 30)  # many real blocks
+    many, many_slope = gradient(spec.loss, single, labels.repeat(120, 30), reduction="sum")
+    one, one_slope = gradient(spec.loss, logits, labels, reduction="sum")
+    torch.testing.assert_close(many.double(), one * 3600, rtol=1e-5, atol=0)
+    torch.testing.assert_close(many_slope[-23:, -11:].double(), one_slope, rtol=1e-5, atol=1e-7)
 
 
 def _label_types_make_no_difference(spec: Spec) -> None:

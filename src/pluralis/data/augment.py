@@ -53,15 +53,13 @@ class Augment:
         return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
     def _colour(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Brightness, contrast and saturation as one 3×3 matrix and one offset a picture."""
-        bright, contrast, saturation = (1 + self.jitter * (2 * draws[:, 5:8] - 1)).unbind(1)
-        grey = torch.tensor(_GREY, device=images.device)
-        level = torch.einsum("c,bchw->b", grey, images) / (images.shape[2] * images.shape[3])
-        keep = (bright * contrast * saturation)[:, None, None] * torch.eye(3, device=images.device)
-        blend = (bright * contrast * (1 - saturation))[:, None, None] * grey.expand(3, 3)
-        offset = (bright * (1 - contrast) * level)[:, None, None]
-        mixed = torch.baddbmm(offset, keep + blend, images.flatten(2))
-        return mixed.clamp_(0, 255).view_as(images)
+        """Brightness, contrast and saturation together: a·x + b·grey(x) + c with three numbers a picture."""
+        bright, contrast, saturation = (1 + self.jitter * (2 * draws[:, 5:8] - 1)).T[..., None, None]
+        red, green, blue = images.unbind(1)
+        grey = red * _GREY[0] + green * _GREY[1] + blue * _GREY[2]
+        level = grey.mean((1, 2), keepdim=True)
+        shift = grey.mul_(bright * contrast * (1 - saturation)).add_(bright * (1 - contrast) * level)
+        return images.mul((bright * contrast * saturation)[:, None]).add_(shift[:, None]).clamp_(0, 255)
 
 
 AUGMENTS: dict[str, Augment] = {

@@ -114,9 +114,8 @@ class Loader:
         ]
         batches = order.split(batch_size)[start:]
         shares = [self._share(rows) for rows in batches]
-        for rows, pixels in self._stream([rows for rows, _ in shares]):
-            weight = shares.pop(0)[1]
-            index = rows.to(self.device, non_blocking=True)
+        stream = self._stream([rows for rows, _ in shares])
+        for (rows, weight), (index, pixels) in zip(shares, stream, strict=True):
             flat = pixels.dim() == 2  # feature vectors are not augmented
             seen = tuple(pixels if flat else change(pixels, draws[index], self.size) for change, draws in views)
             yield Batch(seen, self._labels_of(rows, index), index, weight)
@@ -124,8 +123,8 @@ class Loader:
     def in_order(self, batch_size: int, rows: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(rows, pictures at `size`) without augmentation, in the order of `rows` (default: all)."""
         rows = torch.arange(len(self)) if rows is None else rows
-        for part, pixels in self._stream(list(rows.split(batch_size))):
-            yield part, pixels if pixels.dim() == 2 else resize(pixels, self.size)
+        for index, pixels in self._stream(list(rows.split(batch_size))):
+            yield index, pixels if pixels.dim() == 2 else resize(pixels, self.size)
 
     @staticmethod
     def _share(rows: Tensor) -> tuple[Tensor, float]:
@@ -142,36 +141,44 @@ class Loader:
         return torch.from_numpy(self.labels.dense(rows.numpy())).to(self.device, non_blocking=True)
 
     def _stream(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        if self._pixels is None:
-            yield from self._decoded(batches)
+        """(rows, pictures), both on the device, for each batch of row numbers."""
+        if not batches:
             return
-        pin = self.device.type == "cuda" and self._pixels.device.type == "cpu"
-        for rows in batches:
-            pixels = self._pixels[rows.to(self._pixels.device, non_blocking=True)]
-            yield rows, (pixels.pin_memory() if pin else pixels).to(self.device, non_blocking=True)
+        # One copy for all batches: a copy for each would hold up the device at every step.
+        every = torch.cat(batches).to(self.device).split([len(rows) for rows in batches])
+        pin = self.device.type == "cuda"
+        if self._pixels is None:
+            for index, pixels in zip(every, self._decoded(batches, pin), strict=True):
+                yield index, pixels.to(self.device, non_blocking=True)
+        elif self._pixels.device == self.device:
+            for index in every:
+                yield index, self._pixels[index]
+        else:
+            for index, rows in zip(every, batches, strict=True):
+                pixels = self._pixels[rows]
+                yield index, (pixels.pin_memory() if pin else pixels).to(self.device, non_blocking=True)
 
-    def _decoded(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _decoded(self, batches: list[Tensor], pin: bool = False) -> Iterator[Tensor]:
         loader = DataLoader(
             _Decoder(self.images, self._store_size),
             batch_sampler=[rows.tolist() for rows in batches],
             num_workers=self._workers,
             collate_fn=_collate,
-            pin_memory=self.device.type == "cuda",
+            pin_memory=pin,
             generator=torch.Generator(),  # leave the global generator alone
         )
-        for rows, pixels in zip(batches, loader, strict=True):
+        for pixels in loader:
             if isinstance(pixels, str):
                 raise DataError(pixels)
-            yield rows, pixels.to(self.device, non_blocking=True)
+            yield pixels
 
     def _decode_all(self, progress: Progress | None) -> Tensor:
         pixels = torch.empty((len(self), 3, self._store_size, self._store_size), dtype=torch.uint8)
-        home, self.device = self.device, torch.device("cpu")
-        for rows, decoded in self._decoded(list(torch.arange(len(self)).split(64))):
+        parts = torch.arange(len(self)).split(64)
+        for rows, decoded in zip(parts, self._decoded(list(parts)), strict=True):
             pixels[rows] = decoded
             if progress is not None:
                 progress(int(rows[-1]) + 1, len(self))
-        self.device = home
         return pixels
 
 

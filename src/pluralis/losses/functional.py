@@ -28,8 +28,8 @@ def bce(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Binary cross-entropy of the known labels; unknown ones are left out.
 
     L = −(1/|K|) Σ_{K} [1(y=1) log p + 1(y=−1) log(1−p)], K = entries of the batch with y ≠ 0. The mean runs over the
-    known entries; without any it is 0 with a gradient of 0. Durand et al., CVPR 2019, Eq. 1 with g = 1/|K| taken over
-    the batch.
+    known entries; without any it is 0 with a gradient of 0. Durand et al., CVPR 2019, normalise by the known labels of
+    each image; here it is those of the batch.
 
     >>> z = torch.tensor([[0.0, 5.0], [0.0, -5.0]])
     >>> bce(z, torch.tensor([[1, 0], [-1, 0]]))
@@ -44,7 +44,7 @@ def bce(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
 def an(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Assume negative: every label that is not known to be present counts as absent.
 
-    L = −(1/NC) Σ [1(y=1) log p + 1(y≠1) log(1−p)]. Cole et al., CVPR 2021, Eq. 3.
+    L = −(1/NC) Σ [1(y=1) log p + 1(y≠1) log(1−p)]. Cole et al., CVPR 2021; Zhou et al., ECCV 2022, Eq. 1.
 
     >>> z = torch.tensor([[0.0, 0.0, -20.0]])
     >>> an(z, torch.tensor([[1, 0, -1]]), reduction="none")
@@ -100,19 +100,21 @@ def gr(
 def _bce(z: Tensor, y: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
     sign = y.sign().to(z.dtype)
     right = z * sign  # the logit of the label being as given
-    loss = _minus_log_sigmoid(right).mul_(sign).mul_(sign)
+    loss = _log_sigmoid(right).mul_(sign).mul_(sign).neg_()
     return loss, right.neg_().sigmoid_().mul_(sign).neg_() if slope else None
 
 
-def _minus_log_sigmoid(x: Tensor) -> Tensor:
-    """max(−x, 0) − log(the larger of σ(x) and 1−σ(x)), which loses no digits on either side."""
-    return x.abs().neg_().sigmoid_().neg_().log1p_().add_(x.clamp(max=0)).neg_()
+def _log_sigmoid(x: Tensor) -> Tensor:
+    """min(x, 0) + log1p(−σ(−|x|)), in one operation where that brings no thread team along."""
+    if not x.is_cpu or x.numel() <= 8192:
+        return F.logsigmoid(x)
+    return x.abs().neg_().sigmoid_().neg_().log1p_().add_(x.clamp(max=0))
 
 
 def _an(z: Tensor, y: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:
     sign = y.sign().clamp_(min=0).to(z.dtype).mul_(2).sub_(1)
     right = z * sign
-    loss = _minus_log_sigmoid(right)
+    loss = _log_sigmoid(right).neg_()
     return loss, right.neg_().sigmoid_().mul_(sign).neg_() if slope else None
 
 
@@ -154,9 +156,8 @@ def _gr(
     up = k.mul_(v)
     down = v.sub_(up)
 
-    log_larger = torch.minimum(p, rest).neg_().log1p_() if (q1, q2, q3) != (1, 1, 1) else z
-    log_p = z.clamp(max=0).add_(log_larger) if (q1, q2) != (1, 1) else z
-    log_rest = z.neg().clamp_(max=0).add_(log_larger) if q3 != 1 else z
+    log_p = _log_sigmoid(z) if (q1, q2) != (1, 1) else z
+    log_rest = _log_sigmoid(-z) if q3 != 1 else z
     loss_up, scale_up = _robust(rest, log_p, q2)
     loss_down, scale_down = _robust(p, log_rest, q3)
     slope_up = _robust_slope(p, rest, loss_up, q2) if slope else None

@@ -24,11 +24,14 @@ present, < 0 verified absent, 0 unknown). It must not write to `z` or `y`, and g
 
 REDUCTIONS = ("mean", "sum", "none")
 
-# Below 32,768 entries PyTorch runs an operation in the calling thread. A block of that size stays in the cache of one
-# core with all temporaries of a kernel, and the threads meet once for each loss instead of once for each operation,
-# which on a busy machine is the greater part of the time.
+# Below 32,768 entries PyTorch runs an operation in the calling thread, and the temporaries of a kernel stay in the
+# cache of one core. Two threads then do best with a block each: they meet once for each loss instead of once for each
+# operation, which on a busy machine is the greater part of the time. More would queue for the interpreter's lock; they
+# share the operations of larger blocks, though not so large that the allocator hands the temporaries of one kernel
+# back to the system before the next (seen from half a million entries on, at three times the cost).
 ENTRIES_PER_BLOCK = 32_000
-MOST_THREADS = 8  # more would queue for the interpreter's lock
+ENTRIES_SHARED = 264_000
+FEW_THREADS = 2
 
 
 def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -87,8 +90,8 @@ class _Pointwise(torch.autograd.Function):
             grad = grad * ctx.scale
         if derivative.dtype == grad.dtype:
             return derivative * grad, None, None, None
-        # 1/(N·C) underflows in float16, so the product is formed in the wider type and only then rounded. A scalar
-        # would not take part in type promotion; with as many dimensions as the derivative it does.
+        # A loss scale of 2^16 overflows float16 and 1/(N·C) underflows, so the product is formed in the wider type and
+        # only then rounded. A scalar would not take part in type promotion; with as many dimensions it does.
         wide = grad.reshape(grad.shape or (1,) * derivative.dim())
         return (derivative * wide).to(derivative.dtype), None, None, None
 
@@ -105,8 +108,11 @@ def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope:
     derivative = torch.empty_like(logits) if slope else None
     losses = torch.empty_like(logits, dtype=dtype) if reduction == "none" else None
 
+    workers = torch.get_num_threads()
+    entries = ENTRIES_PER_BLOCK if workers <= FEW_THREADS else ENTRIES_SHARED
+
     def block(start: int) -> Tensor:
-        here = slice(start, start + ENTRIES_PER_BLOCK)
+        here = slice(start, start + entries)
         loss, slopes = kernel(logits[here].to(dtype), labels[here], slope)
         if derivative is not None and slopes is not None:
             derivative[here] = slopes
@@ -114,8 +120,12 @@ def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope:
             losses[here] = loss
         return loss.sum()
 
-    with ThreadPoolExecutor(min(MOST_THREADS, torch.get_num_threads())) as threads:
-        sums = list(threads.map(block, range(0, len(logits), ENTRIES_PER_BLOCK)))
+    starts = range(0, len(logits), entries)
+    if 1 < workers <= FEW_THREADS:
+        with ThreadPoolExecutor(workers) as threads:
+            sums = list(threads.map(block, starts))
+    else:
+        sums = [block(start) for start in starts]
     derivative = None if derivative is None else derivative.reshape(shape)
     if losses is not None:
         return losses.reshape(shape), derivative
