@@ -79,7 +79,7 @@ class Loader:
         if cache not in CACHES:
             raise RecipeError(f"run.cache is {cache!r}; it must be one of {', '.join(CACHES)}")
         self.images, self.labels, self.size = images, labels, size
-        self.device = torch.device(device)
+        self.device = torch.empty(0, device=device).device  # with its number: "cuda" is not equal to "cuda:0"
         self._store_size = store_size or size
         self._workers = workers
         self._pixels: Tensor | None = images.pixels if isinstance(images, TensorImages) else None
@@ -146,7 +146,7 @@ class Loader:
             return
         # One copy for all batches: a copy for each would hold up the device at every step.
         every = torch.cat(batches).to(self.device).split([len(rows) for rows in batches])
-        pin = self.device.type == "cuda"
+        pin = self.device.type == "cuda" and (self._pixels is None or self._pixels.device.type == "cpu")
         if self._pixels is None:
             for index, pixels in zip(every, self._decoded(batches, pin), strict=True):
                 yield index, pixels.to(self.device, non_blocking=True)
