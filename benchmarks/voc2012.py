@@ -22,6 +22,7 @@ ROWS: dict[str, list[str]] = {
     "an": ["--method", "an"],
     "em": ["--method", "em"],
     "gr": ["--method", "gr"],
+    "gr, head from zero": ["--method", "gr", "--set", "method.start_bias=zero"],
     "all labels": ["--method", "bce", "--set", "data.protocol=complete"],
 }
 
@@ -54,20 +55,24 @@ def main(
             if process.poll() is not None:
                 running.remove((label, process))
                 print(f"{time.monotonic() - start:6.0f} s  {label}: exit {process.returncode}", flush=True)
-    table = [row for name in ROWS if (row := _row(out, name, seeds, settings))]
+    table = [row for name in ROWS if (row := _row(out, name, seeds))]
     for row in table:
         print(json.dumps({k: v for k, v in row.items() if k != "runs"}))
     if json_file is not None:
+        import torch
+
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+        document = {"recipe": RECIPE, "settings": settings, "device": device, "torch": torch.__version__, "rows": table}
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(table, indent=1) + "\n")
+        json_file.write_text(json.dumps(document, indent=1) + "\n")
     return table
 
 
 def _folder(out: Path, name: str, seed: int) -> Path:
-    return out / f"{name.replace(' ', '-')}-{seed}"
+    return out / f"{name.replace(',', '').replace(' ', '-')}-{seed}"
 
 
-def _row(out: Path, name: str, seeds: int, settings: list[str]) -> dict[str, Any] | None:
+def _row(out: Path, name: str, seeds: int) -> dict[str, Any] | None:
     runs = []
     for seed in range(seeds):
         path = _folder(out, name, seed) / "model.json"
@@ -78,7 +83,7 @@ def _row(out: Path, name: str, seeds: int, settings: list[str]) -> dict[str, Any
             rule = meta["rule"]
     if not runs:
         return None
-    row: dict[str, Any] = {"method": name, "seeds": len(runs), "rule": rule, "settings": settings}
+    row: dict[str, Any] = {"method": name, "seeds": len(runs), "rule": rule}
     for key in ("mAP", "CF1", "OF1", "seconds"):
         values = [run[key] for run in runs]
         spread = statistics.stdev(values) if len(values) > 1 else float("nan")

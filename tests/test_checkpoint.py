@@ -54,22 +54,33 @@ def test_two_generations_are_kept(tmp_path: Path) -> None:
     assert same(loaded, snapshot(4))
 
 
+def test_a_damaged_generation_does_not_count_as_one_of_the_two(tmp_path: Path) -> None:
+    store = Store(tmp_path, warn=lambda line: None)
+    store.save("001", snapshot(1))
+    store.save("005", snapshot(5))
+    (tmp_path / "005.safetensors").write_bytes(b"junk")
+    store.load()
+    store.save("002", snapshot(2))
+    assert sorted(p.stem for p in tmp_path.glob("*.json")) == ["001", "002"]
+
+
 def test_every_flipped_bit_is_refused_and_the_older_generation_serves(tmp_path: Path) -> None:
     store = Store(tmp_path, warn=lambda line: None)
     store.save("000", snapshot(0))
     store.save("001", snapshot(1))
     chance = random.Random(0)
     files = [tmp_path / "001.safetensors", tmp_path / "001.json"]
+    sound = {path: path.read_bytes() for path in files}
     for number in range(1000):
         path = files[number % 2]
-        good = path.read_bytes()
-        bad = bytearray(good)
+        bad = bytearray(sound[path])
         bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
         path.write_bytes(bad)
         loaded = store.load()
         assert loaded is not None
         assert same(loaded, snapshot(0)), f"flip {number} in {path.name} went unnoticed"
-        path.write_bytes(good)
+        for file, content in sound.items():
+            file.write_bytes(content)
 
 
 def test_nothing_to_trust_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -83,6 +84,13 @@ def test_train_refuses_a_folder_with_other_things(photos: Path, tmp_path: Path) 
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
+def test_a_mistake_does_not_spoil_the_folder(photos: Path, tmp_path: Path) -> None:
+    words = train_words(photos, tmp_path / "run")
+    failed(pluralis(*words, "--method", "grr"), "'gr'")
+    failed(pluralis(*words, "--set", "train.freeze=99"), "99")
+    assert pluralis(*words).returncode == 0
+
+
 def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
     """A run that was stopped does not go on with other labels or other classes."""
     lines = (photos / "labels.csv").read_text().splitlines()
@@ -104,6 +112,8 @@ def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
 def test_evaluate(photos: Path, trained: Path) -> None:
     words = ["evaluate", trained, "--images", photos, "--labels", photos / "labels.csv"]
     failed(pluralis(*words), "-1")  # positives alone say nothing about precision
+    failed(pluralis("evaluate", trained), "--images")  # there is no test set in its recipe
+    failed(pluralis(*words, "--set", "train.lr=1"), "train.lr")
     words += ["--set", "data.options.unlisted=absent"]
     done = pluralis(*words, "--json")
     assert done.returncode == 0, done.stderr
@@ -114,7 +124,40 @@ def test_evaluate(photos: Path, trained: Path) -> None:
 
 def test_evaluate_refuses_other_classes(photos: Path, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("image,label\n00.png,zebra\n01.png,gnu\n")
-    failed(pluralis("evaluate", trained, "--images", photos, "--labels", tmp_path / "other.csv"), "2 classes", "gnu")
+    failed(pluralis("evaluate", trained, "--images", photos, "--labels", tmp_path / "other.csv"), "zebra", "line 2")
+
+
+def test_evaluate_takes_the_classes_in_any_order(photos: Path, trained: Path, tmp_path: Path) -> None:
+    classes = read_snapshot(trained / "model").meta["classes"]
+    figures = []
+    for order in (classes, classes[::-1]):
+        rows = [",".join(["image", *order])]
+        for line in (photos / "labels.csv").read_text().splitlines()[1:]:
+            image, label = line.split(",")
+            rows.append(",".join([image, *("1" if c == label else "-1" for c in order)]))
+        (tmp_path / "wide.csv").write_text("\n".join(rows))
+        words = ["evaluate", trained, "--images", photos, "--labels", tmp_path / "wide.csv", "--json"]
+        figures.append(json.loads(pluralis(*words).stdout))
+    assert figures[0] == figures[1]
+
+
+def test_odd_names_of_folders_and_files(photos: Path, trained: Path, tmp_path: Path) -> None:
+    """Brackets, a cat outside of the basic plane, equal names in two folders."""
+    for name in ("a[b]", "🐱"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").write_bytes((photos / "00.png").read_bytes())
+    folders = [tmp_path / "a[b]", tmp_path / "🐱"]
+    done = pluralis("predict", trained, *folders, "--out", tmp_path / "[p].csv", "--top-k", "1")
+    assert done.returncode == 0, done.stderr
+    assert "[p].csv" in done.stdout
+    names = [row[0] for row in csv.reader((tmp_path / "[p].csv").open())][1:]
+    assert len(set(names)) == 2
+    labels = write(tmp_path, "image,label\n" + "x.png,dog\n")
+    words = ["train", "--images", tmp_path / "🐱", "--labels", labels, "--out", tmp_path / "run[1]"]
+    settings = [w for setting in [*FAST, "select.rule=last", "select.fraction=0"] for w in ("--set", setting)]
+    done = pluralis(*words, *settings)
+    assert done.returncode == 0, done.stderr
+    assert "run[1]" in done.stdout
 
 
 def test_predict_csv_and_json_agree(photos: Path, trained: Path, tmp_path: Path) -> None:
@@ -198,6 +241,12 @@ def test_bad_images_are_named(photos: Path, tmp_path: Path) -> None:
         (["--set", "run.device=cuda:7x"], ["run.device"]),
         (["--recipe", "nowhere.toml"], ["nowhere.toml"]),
         (["--format", "coco"], ["coco"]),
+        (["--format", "scenes", "--set", "data.options.foo=1"], ["foo"]),
+        (["--set", "data.options.path=x"], ["path"]),
+        (["--set", "data.options.classes=3"], ["classes"]),
+        (["--set", 'data.options.classes=["a", "a"]'], ["classes"]),
+        (["--set", "run.device=meta"], ["run.device"]),
+        (["--out", "README.md"], ["README.md", "folder"]),
     ],
 )
 def test_bad_settings(photos: Path, tmp_path: Path, words: list[str], parts: list[str]) -> None:
@@ -209,36 +258,48 @@ def test_train_without_data_says_what_to_name(tmp_path: Path) -> None:
     failed(pluralis("train", "--out", tmp_path / "run2", "--images", tmp_path), "--labels")
 
 
-def test_a_full_disk_ends_with_one_line_and_loses_nothing(photos: Path, tmp_path: Path) -> None:
-    """A real file-size limit (RLIMIT_FSIZE) stands in for a full disk: the kernel refuses the write."""
-    words = train_words(photos, tmp_path / "run", "run.save_seconds=0")
-    limited = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000));"
-        "sys.argv = ['pluralis', *sys.argv[1:]]; from pluralis.cli import main; main()"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", limited, *map(str, words)], capture_output=True, text=True, timeout=300, env=environment
-    )
-    failed(done, "cannot write", "run the same command")
-    assert pluralis(*words).returncode == 0
-    whole = tmp_path / "whole"
-    assert pluralis(*train_words(photos, whole, "run.save_seconds=0")).returncode == 0
-    first, second = (read_snapshot(p / "model") for p in (tmp_path / "run", whole))
-    assert state_hash(first.tensors) == state_hash(second.tensors)
-
-
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, tmp_path: Path, which: signal.Signals) -> None:
-    words = train_words(photos, tmp_path / "run", "train.epochs=40", "train.lr=1e-5", "run.save_seconds=1000")
+def start(words: list[object], out: Path) -> subprocess.Popen[str]:
+    """Start a run and wait until its first checkpoint is there."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pluralis", *map(str, words)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     until = time.monotonic() + 120
-    while not list((tmp_path / "run").glob("checkpoints/*.json")) and time.monotonic() < until:
+    while not list(out.glob("checkpoints/*.json")) and time.monotonic() < until:
         time.sleep(0.02)
+    return process
+
+
+LONG = ["train.epochs=40", "train.lr=1e-5", "run.save_seconds=1000"]
+
+
+def test_a_full_disk_ends_with_one_line_and_loses_nothing(photos: Path, tmp_path: Path) -> None:
+    """A file-size limit stands in for a full disk: from the first checkpoint on, the kernel refuses larger writes."""
+    words = train_words(photos, tmp_path / "run", *LONG)
+    process = start(words, tmp_path / "run")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+    stdout, stderr = process.communicate(timeout=60)
+    failed(subprocess.CompletedProcess([], process.returncode, stdout, stderr), "cannot write", "the same command")
+    saved = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert any(name.endswith(".json") for name in saved)
+    assert not any(name.endswith(".tmp") for name in saved)
+    done = pluralis(*words)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1/40" not in done.stdout
+    assert pluralis(*train_words(photos, tmp_path / "whole", *LONG)).returncode == 0
+    first, second = (read_snapshot(tmp_path / name / "model") for name in ("run", "whole"))
+    assert state_hash(first.tensors) == state_hash(second.tensors)
+
+
+def test_a_diverging_run_names_the_images(photos: Path, tmp_path: Path) -> None:
+    settings = ["train.optimizer=sgd", "train.lr=1000", "train.weight_decay=1000", "train.epochs=20"]
+    failed(pluralis(*train_words(photos, tmp_path / "run", *settings)), "loss = ", ".png", "train.lr")
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, tmp_path: Path, which: signal.Signals) -> None:
+    words = train_words(photos, tmp_path / "run", *LONG)
+    process = start(words, tmp_path / "run")
     process.send_signal(which)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

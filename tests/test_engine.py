@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pluralis.checkpoint import Store, state_hash
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.engine import Fit, fit
-from pluralis.errors import CheckpointError, Interrupted, NonFiniteLoss
+from pluralis.errors import CheckpointError, DataError, Interrupted, NonFiniteLoss
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock, LossMethod, Method
@@ -49,6 +49,41 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path, steps: int) -> None:
     found = fit(again, data, plan(ema=0.9, clip=1.0), seed=3, store=Store(tmp_path))
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
     assert (found.history, found.chosen) == (expected.history, expected.chosen)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_run_killed_between_two_stages_goes_on_exactly(tmp_path: Path, optimizer: str) -> None:
+    """The checkpoint there still holds the optimizer and the average of the stage before."""
+    data = scenes(40)
+    whole = TwoStages(40)
+    expected = fit(whole, data, plan(ema=0.9, optimizer=optimizer), seed=3)
+
+    class Killed(Exception):
+        pass
+
+    def die(clock: Clock, steps: int, figures: dict[str, float]) -> None:
+        if figures and (clock.stage, clock.epoch) == (0, 2):
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(TwoStages(40), data, plan(ema=0.9, optimizer=optimizer), seed=3, store=Store(tmp_path), report=die)
+    again = TwoStages(40, seed=9)
+    found = fit(again, data, plan(ema=0.9, optimizer=optimizer), seed=3, store=Store(tmp_path))
+    assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
+    assert found.history == expected.history
+
+
+def test_a_score_that_is_not_a_number_is_an_error() -> None:
+    with pytest.raises(DataError, match="scripted"):
+        fit(loss_method(), scenes(16), plan(), rule=Scripted([float("nan"), 1.0]))
+
+
+def test_watched_data_is_evaluated_and_has_no_influence() -> None:
+    plain, watched = loss_method(), loss_method()
+    fit(plain, scenes(16), plan())
+    result = fit(watched, scenes(16), plan(), watch={"test": scenes(20, "test", complete=True)})
+    assert all(0 < epoch["test mAP"] <= 100 for epoch in result.history)
+    assert state_hash(watched.state_dict()) == state_hash(plain.state_dict())
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
@@ -230,10 +265,26 @@ def test_compiled_networks_give_the_same_numbers() -> None:
     assert results[1].history[0]["loss"] == pytest.approx(results[0].history[0]["loss"], rel=1e-3)
 
 
-def test_bf16_trains_and_keeps_float32_weights() -> None:
+class Seen(nn.Module):
+    """A loss that remembers the type of the logits."""
+
+    batch_coupled = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: set[torch.dtype] = set()
+
+    def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
+        self.types.add(logits.dtype)
+        return logits.float().square().mean()
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32_weights() -> None:
     from pluralis.runtime import Runtime
 
     method = loss_method()
+    method.loss = loss = Seen()
     result = fit(method, scenes(32), plan(epochs=3, augment="none"), runtime=Runtime(precision="bf16"))
+    assert loss.types == {torch.bfloat16}
     assert result.history[-1]["loss"] < result.history[0]["loss"]
     assert {p.dtype for p in method.parameters()} == {torch.float32}

@@ -100,3 +100,19 @@ def test_evaluate_uses_the_calibrated_threshold() -> None:
     assert plain["mAP"] == moved["mAP"] == 100.0
     assert plain["OF1"] == pytest.approx(200 / 3)
     assert moved["OF1"] == moved["CF1"] == 100.0
+
+
+def test_a_handful_of_rows_cannot_run_away_with_the_calibration() -> None:
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.zeros(6, 3, dtype=torch.int8)
+    labels[torch.arange(6), torch.arange(6) % 3] = 1
+    found, _ = calibrate(logits, labels)
+    assert 0.1 < found.a < 10
+    assert abs(found.b) < 6
+
+
+def test_clean_needs_a_positive() -> None:
+    truth = -torch.ones(4, 2)
+    _, data = linear(torch.randn(4, 2), Labels.from_dense(truth), torch.eye(2))
+    with pytest.raises(DataError, match="none"):
+        Clean(data)

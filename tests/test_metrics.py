@@ -152,3 +152,16 @@ def test_what_cannot_be_measured_is_named():
         average_precision(torch.tensor([[0.0], [float("nan")]]), torch.tensor([[1], [-1]]))
     with pytest.raises(LabelError, match="pass a bool truth"):
         average_precision(torch.rand(3, 1), torch.tensor([[1], [0], [0]]))
+
+
+def test_a_class_without_a_known_absent_label_is_left_out() -> None:
+    """Of such a class any order of the rows would score 1."""
+    truth = torch.zeros(50, 4)
+    truth[torch.arange(50), torch.arange(50) % 4] = 1
+    truth[0, 1] = -1
+    scores = torch.rand(50, 4)
+    per_class = average_precision(scores, truth)
+    assert per_class.isnan().tolist() == [True, False, True, True]
+    assert mean_average_precision(scores, truth).skipped == 3
+    complete = torch.ones(5, 1)
+    assert average_precision(torch.rand(5, 1), complete).tolist() == [1.0]

@@ -133,21 +133,25 @@ class Store:
         """Add a generation; positions must sort in the order of time."""
         write_snapshot(self.folder / position, snapshot)
         for old in self._positions()[:-_GENERATIONS]:
-            _with(self.folder / old, ".json").unlink(missing_ok=True)
-            _with(self.folder / old, ".safetensors").unlink(missing_ok=True)
+            self._remove(old)
         self._last = time.monotonic()
 
     def load(self) -> Snapshot | None:
         """The newest generation that can be trusted; None if nothing was ever saved."""
         self._sweep()
         positions = self._positions()
-        problem = None
+        problem: CheckpointError | None = None
+        damaged: list[str] = []
         for position in reversed(positions):
             try:
-                return read_snapshot(self.folder / position)
+                snapshot = read_snapshot(self.folder / position)
+                for other in damaged:  # a bad generation must not count as one of the two that are kept
+                    self._remove(other)
+                return snapshot
             except CheckpointError as error:
                 problem = error
                 self._warn(f"{error}; going back one generation")
+                damaged.append(position)
         if problem is not None:
             raise CheckpointError(
                 f"no checkpoint in {self.folder} can be trusted ({problem});"
@@ -157,6 +161,10 @@ class Store:
 
     def _positions(self) -> list[str]:
         return sorted(p.stem for p in self.folder.glob("*.json") if not p.name.startswith("."))
+
+    def _remove(self, position: str) -> None:
+        for suffix in (".json", ".safetensors"):
+            _with(self.folder / position, suffix).unlink(missing_ok=True)
 
     def _sweep(self) -> None:
         """Remove what a killed process left behind: temporary files, tensors without their JSON."""

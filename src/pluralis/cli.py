@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pluralis.errors import Interrupted, PluralisError
+from pluralis.errors import Interrupted, PluralisError, RecipeError
 
 app = typer.Typer(
     add_completion=False,
@@ -54,21 +55,20 @@ def train(
     from pluralis.config import Recipe
 
     named = {"data.images": images, "data.labels": labels, "data.format": format, "method.name": method}
-    given = [f"{key}={json.dumps(value)}" for key, value in named.items() if value]
-    given += [] if seed is None else [f"run.seed={seed}"]
-    plan = Recipe.load(recipe, [*given, *(set or [])])
+    given: dict[str, Any] = {key: value for key, value in named.items() if value}
+    plan = Recipe.load(recipe, set or [], given if seed is None else {**given, "run.seed": seed})
 
-    from pluralis.console import console, figures_table, training_hooks
+    from pluralis.console import console, figures_table, say, training_hooks
     from pluralis.run import train as train_run
 
     with training_hooks(plan.method.name) as hooks:
         run = train_run(plan, out, hooks)
     bias = plan.method.start_bias if plan.method.start_bias != "method" else f"the method's own ({_bias(plan)})"
     chosen = run.history[run.chosen]
-    console.print(f"rule: {run.rule}; chosen: epoch {int(chosen['epoch'])}; starting bias: {bias}", highlight=False)
+    say(f"rule: {run.rule}; chosen: epoch {int(chosen['epoch'])}; starting bias: {bias}")
     if run.test:
         console.print(figures_table("test set", {plan.method.name: run.test}))
-    console.print(f"model: {out / 'model.safetensors'}", highlight=False)
+    say(f"model: {out / 'model.safetensors'}")
 
 
 @app.command()
@@ -85,19 +85,27 @@ def evaluate(
     """mAP, CF1 and OF1 of a finished run on labelled data (by default the test set of its recipe)."""
     from dataclasses import replace
 
-    from pluralis.console import console, figures_table
+    from pluralis.console import console, figures_table, prediction_bar
     from pluralis.data.source import load_source
     from pluralis.run import load_run
 
     trained = load_run(run, device)
     named = {"data.images": images, "data.labels": labels, "data.format": format}
-    given = [f"{key}={json.dumps(value)}" for key, value in named.items() if value] + (set or [])
-    part = trained.recipe.with_settings(given).data
-    if not given and part.test:
-        part = replace(part, **part.test)
-    figures = trained.evaluate(load_source(part), threshold)
+    given = {key: value for key, value in named.items() if value}
+    for setting in set or []:
+        if not setting.startswith("data.") or setting.startswith(("data.size", "data.store_size")):
+            raise RecipeError(f"--set {setting}: evaluate takes settings of the data only; the rest is the run's own")
+    part = trained.recipe.data
+    if not given and not set and not part.test:
+        raise RecipeError(f"{run} has no test set in its recipe: name labelled data with --images and --labels")
+    part = replace(part, **part.test) if not given and not set else trained.recipe.with_settings(set or [], given).data
+    if part.format == "csv":  # the file may list them in another order, or lack some
+        part = replace(part, options={"classes": list(trained.classes), **part.options})
+    with prediction_bar() as progress:
+        figures = trained.evaluate(load_source(part), threshold, progress)
     if as_json:
-        print(json.dumps({"rule": trained.rule, "threshold": threshold, **figures}))
+        finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
+        print(json.dumps({"rule": trained.rule, "threshold": threshold, **finite}))
         return
     console.print(figures_table(f"threshold {threshold:g}; weights chosen by {trained.rule}", {run.name: figures}))
 
@@ -112,16 +120,19 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Labels and their probabilities for images, as CSV or JSON."""
-    from pluralis.console import console
+    from pluralis.console import prediction_bar, say
     from pluralis.data.images import ImageFiles
-    from pluralis.predictions import chosen_labels, find_images, write_predictions
+    from pluralis.predictions import check_choice, chosen_labels, find_images, write_predictions
     from pluralis.run import load_run
 
     trained = load_run(run, device)
+    check_choice(len(trained.classes), threshold, top_k, out)
     files, names = find_images(images)
-    rows = chosen_labels(trained.probabilities(ImageFiles(files)), trained.classes, threshold, top_k)
+    with prediction_bar() as progress:
+        found = trained.probabilities(ImageFiles(files), progress)
+    rows = chosen_labels(found, trained.classes, threshold, top_k)
     write_predictions(out, names, rows)
-    console.print(f"{sum(map(len, rows))} labels for {len(names)} images: {out}", highlight=False)
+    say(f"{sum(map(len, rows))} labels for {len(names)} images: {out}")
 
 
 @app.command()
@@ -154,7 +165,7 @@ def main() -> None:
     """Run the command; what the user can put right becomes one line and exit code 2."""
     try:
         app()
-    except PluralisError as error:
+    except (PluralisError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as stop:

@@ -96,26 +96,43 @@ class Recipe:
                 f'select.rule = "{self.select.rule}" needs held-out rows: set select.fraction above 0,'
                 ' or select.rule = "last"'
             )
-        if not 8 <= self.data.size <= 4096:
-            raise RecipeError(f"data.size is {self.data.size}; it must be from 8 to 4096")
+        for name, value, low, high in (
+            ("data.size", self.data.size, 16, 4096),
+            ("data.store_size", self.data.store_size or self.data.size, 16, 4096),
+            ("data.protocol_seed", self.data.protocol_seed, 0, 2**32 - 1),
+            ("select.seed", self.select.seed, 0, 2**32 - 1),
+            ("model.dropout", self.model.dropout, 0, 0.99),
+            ("run.workers", self.run.workers, 0, 256),
+        ):
+            if not low <= value <= high:
+                raise RecipeError(f"{name} is {value}; it must be from {low} to {high}")
+        unknown = set(self.data.test) - {"format", "images", "labels", "options"}
+        if unknown:
+            raise RecipeError(
+                f"there is no key 'data.test.{min(unknown)}'; it may hold format, images, labels and options"
+            )
 
     @classmethod
-    def load(cls, path: Path | None, settings: Iterable[str] = ()) -> Recipe:
-        """A recipe from a TOML file (or the defaults), with `key=value` settings on top."""
+    def load(
+        cls, path: Path | None, settings: Iterable[str] = (), values_by_key: Mapping[str, Any] | None = None
+    ) -> Recipe:
+        """A recipe from a TOML file (or the defaults), with values by `section.key` and `key=value` texts on top."""
         values: dict[str, Any] = {}
         if path is not None:
             try:
                 values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise RecipeError(f"cannot read the recipe {path}: {error}") from error
-        return cls._from(values, settings)
+        return cls._from(values, settings, values_by_key or {})
 
-    def with_settings(self, settings: Iterable[str]) -> Recipe:
-        """This recipe with `section.key=value` settings on top."""
-        return self._from(self.to_dict(), settings)
+    def with_settings(self, settings: Iterable[str], values_by_key: Mapping[str, Any] | None = None) -> Recipe:
+        """This recipe with values by `section.key` and `section.key=value` texts on top."""
+        return self._from(self.to_dict(), settings, values_by_key or {})
 
     @classmethod
-    def _from(cls, values: dict[str, Any], settings: Iterable[str]) -> Recipe:
+    def _from(cls, values: dict[str, Any], settings: Iterable[str], values_by_key: Mapping[str, Any]) -> Recipe:
+        for key, value in values_by_key.items():
+            _put(values, key.split("."), value, key)
         for setting in settings:
             key, equals, text = setting.partition("=")
             if not equals:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from pluralis.errors import Interrupted
 
 if TYPE_CHECKING:
     from pluralis.method import Clock
     from pluralis.run import Hooks
 
-console = Console()
+# Under torchrun one process speaks for all.
+console = Console(quiet=os.environ.get("RANK", "0") != "0")
 errors = Console(stderr=True)
 
 
@@ -35,17 +39,33 @@ def training_hooks(title: str, *, epochs_as_lines: bool = True) -> Iterator[Hook
             name = f"{title} epoch {min(clock.epoch + 1, clock.epochs)}/{clock.epochs}"
             bars.update(steps_bar, completed=done, total=clock.epochs * steps, description=name)
             if figures and epochs_as_lines:
-                console.print(epoch_line(figures, clock.epochs), highlight=False)
+                say(epoch_line(figures, clock.epochs))
 
         def decoding(done: int, total: int) -> None:
             bars.update(decode_bar, completed=done, total=total, visible=done < total)
+            if stop.is_set():
+                raise Interrupted("stopped while decoding images")
 
-        yield Hooks(report, decoding, lambda line: console.print(line, highlight=False), stop.is_set)
+        yield Hooks(report, decoding, say, stop.is_set)
+
+
+@contextmanager
+def prediction_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar for work of a known length."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bars:
+        bar = bars.add_task("predicting", total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)
+
+
+def say(line: str) -> None:
+    """A line as it is: paths may hold brackets, and are neither marked up nor folded."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def epoch_line(figures: dict[str, float], epochs: int) -> str:
-    skip = ("stage", "epoch", "score")
-    parts = [f"{k} {v:.4g}" for k, v in figures.items() if k not in skip and "without" not in k]
+    skip = ("stage", "epoch", "score", "calibration a", "calibration b")
+    parts = [f"{k} {v:.4g}" for k, v in figures.items() if k not in skip and "left out" not in k]
     return f"epoch {int(figures['epoch'])}/{epochs}  " + "  ".join(parts)
 
 
@@ -59,7 +79,7 @@ def stop_request() -> Iterator[threading.Event]:
 
     def ask(number: int, frame: Any) -> None:
         event.set()
-        errors.print("stopping after this step; everything is being saved")
+        errors.print("stopping after this step; a second time breaks off at once")
         for which, handler in before.items():
             signal.signal(which, handler)
 
@@ -73,18 +93,12 @@ def stop_request() -> Iterator[threading.Event]:
 
 def figures_table(title: str, rows: dict[str, dict[str, float]]) -> Table:
     """One line a name, one column a figure."""
-    table = Table(title=title)
+    table = Table(title=Text(title))
     table.add_column("")
     names = list(dict.fromkeys(key for figures in rows.values() for key in figures))
     for name in names:
         table.add_column(name, justify="right")
     for label, figures in rows.items():
-        table.add_row(label, *(f"{figures[n]:.2f}" if n in figures else "" for n in names))
+        cells = (f"{figures[n]:.2f}" if n in figures else "" for n in names)
+        table.add_row(Text(label), *cells)
     return table
-
-
-def fail(error: Exception) -> int:
-    """One line that says what, where and what to do."""
-    text = " ".join(str(error).split())
-    print(f"error: {text}", file=sys.stderr)
-    return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ import torch
 from pluralis import distributed
 from pluralis.checkpoint import Snapshot, Store
 from pluralis.data.loader import Loader
-from pluralis.errors import Interrupted
+from pluralis.errors import DataError, Interrupted
 from pluralis.evaluate import Last, Rule, evaluate, predict
 from pluralis.finite import FiniteCheck
 from pluralis.method import Clock, Method
@@ -79,7 +80,8 @@ def fit(
         if (clock.epoch, clock.step) == (0, 0):
             torch.manual_seed(derive(seed, "stage", number))
             method.start_stage(clock, predict_train)
-        run.start_stage(stage, snapshot)
+        # At the very start of a stage a checkpoint still holds the optimizer and the average of the one before.
+        run.start_stage(stage, snapshot if (clock.epoch, clock.step) != (0, 0) else None)
         snapshot = None
         model = distributed.wrap(method)
         steps = data.steps(stage.batch_size)
@@ -179,6 +181,11 @@ class _Run:
         """Score the weights as they are, and keep them if they are the best so far."""
         scores = self.rule.score(method)
         score = scores.get("score")
+        if score is not None and not math.isfinite(score):
+            raise DataError(
+                f"the rule '{self.rule.name}' gave the score {score}, so no epoch can be chosen:"
+                ' hold out more rows (select.fraction), or set select.rule = "last"'
+            )
         if score is None or self.best_score is None or score > self.best_score:
             self.best_score = score
             self.result.chosen = len(self.result.history)
@@ -216,7 +223,7 @@ class _Run:
             "seconds": self.result.seconds,
         }
         tensors = {prefix + key: value for prefix, part in parts.items() for key, value in part.items()}
-        store.save(f"{clock.stage:02d}-{clock.epoch:05d}-{clock.step:07d}", Snapshot(tensors, meta))
+        store.save(f"{clock.stage:03d}-{clock.epoch:07d}-{clock.step:09d}", Snapshot(tensors, meta))
 
     def restore(self, snapshot: Snapshot) -> Clock:
         self.method.load_state_dict(_part(snapshot.tensors, "method/"))

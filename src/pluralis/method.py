@@ -47,6 +47,10 @@ class Method(nn.Module):
     """One augmentation a view; None stands for the one that the stage names."""
     batch_coupled: bool = False
     """Ranks or statistics over the batch: two processes do not give the numbers of one."""
+    paper: ClassVar[str] = ""
+    """One line: who, where, when."""
+    start_bias: ClassVar[str] = "zero"
+    """What the heads' biases start from: `zero`, or the `log-odds` of the observed frequencies."""
     memory: ClassVar[tuple[str, ...]] = ()
     """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
 

@@ -55,7 +55,8 @@ def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     """Area under the raw precision-recall curve of each class: Σ_k (R_k − R_{k−1}) P_k over the distinct scores.
 
     Equal scores make one step of the curve, as in scikit-learn, so that the order of rows never matters.
-    scores [N, C] any real dtype, truth [N, C]; returns float64 [C], NaN for a class without a present label.
+    scores [N, C] any real dtype, truth [N, C]; returns float64 [C], NaN for a class without a present
+    label, and for one of which some labels are unknown and none is known to be absent.
 
     >>> average_precision(torch.tensor([[0.9], [0.8], [0.8]]), torch.tensor([[1], [1], [-1]]))
     tensor([0.8333], dtype=torch.float64)
@@ -67,7 +68,10 @@ def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     by_class = _class_after_class if scores.device.type == "cpu" else _all_at_once
     step = max(1, ENTRIES_PER_BLOCK // scores.shape[0])
     blocks = [slice(i, i + step) for i in range(0, scores.shape[1], step)]
-    return torch.cat([by_class(scores[:, b].t().contiguous(), truth[:, b].t().contiguous()) for b in blocks])
+    found = torch.cat([by_class(scores[:, b].t().contiguous(), truth[:, b].t().contiguous()) for b in blocks])
+    # With some labels unknown and none known to be absent, any order of the rows would score 1.
+    empty = (truth == 0).any(0) & ~(truth < 0).any(0)
+    return found.masked_fill_(empty, torch.nan)
 
 
 def _class_after_class(scores: Tensor, truth: Tensor) -> Tensor:
@@ -105,7 +109,7 @@ def _all_at_once(scores: Tensor, truth: Tensor) -> Tensor:
 
 
 def mean_average_precision(scores: Tensor, truth: Tensor, variant: str = "paper") -> MeanAP:
-    """mAP over the classes that have a present label; `variant="released"` counts the others as 0.
+    """mAP over the classes that can be measured; `variant="released"` counts the others as 0.
 
     The published evaluation code of single-positive learning does the latter. NaN when no class counts.
 

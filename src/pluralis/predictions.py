@@ -25,25 +25,31 @@ def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
             files += inside
-            names += [str(p.relative_to(path)) for p in inside]
+            names += [_text(p.relative_to(path)) for p in inside]
         elif path.is_file():
             files.append(path)
-            names.append(path.name)
+            names.append(_text(path.name))
         else:
             raise DataError(f"there is no image or folder {path}")
     if not files:
         raise DataError(f"no image in {', '.join(map(str, paths))}; known endings: {', '.join(sorted(PICTURES))}")
-    return files, names
+    return files, names if len(set(names)) == len(names) else [_text(path) for path in files]
+
+
+def check_choice(classes: int, threshold: float, top_k: int, out: Path) -> None:
+    """Refuse what cannot be chosen or written before any work is done."""
+    if not 0 <= threshold <= 1:
+        raise RecipeError(f"--threshold is {threshold}; it must be from 0 to 1")
+    if not 0 <= top_k <= classes:
+        raise RecipeError(f"--top-k is {top_k}; it must be from 1 to the {classes} classes of the run")
+    if out.suffix.lower() not in (".csv", ".json"):
+        raise RecipeError(f"--out is {out}; its name must end with .csv or .json")
 
 
 def chosen_labels(
     probabilities: Tensor, classes: Sequence[str], threshold: float = 0.5, top_k: int = 0
 ) -> list[list[tuple[str, float]]]:
     """For each row the labels above the threshold, or its `top_k` most likely ones, most likely first."""
-    if not 0 <= threshold <= 1:
-        raise RecipeError(f"--threshold is {threshold}; it must be from 0 to 1")
-    if not 0 <= top_k <= len(classes):
-        raise RecipeError(f"--top-k is {top_k}; it must be from 1 to the {len(classes)} classes of the run")
     values, order = probabilities.sort(dim=1, descending=True, stable=True)
     rows = []
     for row_values, row_order in zip(values.tolist(), order.tolist(), strict=True):
@@ -54,6 +60,7 @@ def chosen_labels(
 
 def write_predictions(path: Path, names: Sequence[str], rows: Sequence[Sequence[tuple[str, float]]]) -> None:
     """`.json`: a list of {image, labels}; otherwise CSV with one line a label (an image without any has one too)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         content = [
             {"image": name, "labels": [{"label": label, "probability": p} for label, p in row]}
@@ -68,3 +75,8 @@ def write_predictions(path: Path, names: Sequence[str], rows: Sequence[Sequence[
         lines = [[neutralise(label), f"{p:.6f}"] for label, p in row]
         writer.writerows([neutralise(name), *line] for line in lines or [["", ""]])
     write_file(path, buffer.getvalue().encode())
+
+
+def _text(path: Path | str) -> str:
+    """A file name as text that can be written, also where it is not valid UTF-8."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")

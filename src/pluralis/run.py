@@ -44,20 +44,20 @@ class TrainedRun:
     seconds: float  # spent training
     resumed: bool = False  # it was finished before this call
 
-    def loader(self, source: Source, progress: Progress | None = None, cache: str = "none") -> Loader:
+    def loader(self, source: Source) -> Loader:
         """Data for this run's network; the classes must be the run's."""
         check_classes(source.labels, self.classes, "the data set")
-        return make_loader(source, self.recipe, next(self.method.parameters()).device, progress, cache)
+        return make_loader(source, self.recipe, next(self.method.parameters()).device)
 
     def evaluate(self, source: Source, threshold: float = 0.5, progress: Progress | None = None) -> dict[str, float]:
         with self._runtime().autocast():
-            return evaluate(self.method, self.loader(source, progress), self.calibration, threshold)
+            return evaluate(self.method, self.loader(source), self.calibration, threshold, progress)
 
-    def probabilities(self, images: Images) -> Tensor:
+    def probabilities(self, images: Images, progress: Progress | None = None) -> Tensor:
         """Calibrated probabilities [N, C] of pictures without labels."""
         source = Source(images, Labels.from_lists([[]] * len(images), self.classes))
         with self._runtime().autocast():
-            return self.calibration.probabilities(predict(self.method, self.loader(source)))
+            return self.calibration.probabilities(predict(self.method, self.loader(source), progress=progress))
 
     def _runtime(self) -> Runtime:
         return Runtime(next(self.method.parameters()).device, self.recipe.run.precision)
@@ -76,23 +76,24 @@ class Hooks:
 def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRun:
     """Train in `folder`, or go on where a run of the same recipe stopped, or return it if it is finished."""
     hooks = hooks or Hooks()
+    _check_folder(folder)
     with distributed.process_group(choose_device(recipe.run.device)) as device, _only_one(folder):
         _check_recipe(recipe, folder)
+        split = load_split(recipe.data, recipe.select)
+        _check_data(split, folder)
         if (folder / "model.json").exists():
             hooks.say(f"{folder} is finished: nothing to train")
             return load_run(folder, recipe.run.device, resumed=True)
-        split = load_split(recipe.data, recipe.select)
-        identity = {"classes": list(split.train.labels.classes), "fingerprint": split.fingerprint()}
-        _check_data(split, folder)
-        if distributed.rank() == 0 and not (folder / "data.json").exists():
+        method = _build(recipe, split.train.labels)
+        if distributed.rank() == 0:
             write_file(folder / "recipe.toml", recipe.to_toml().encode())
+            identity = {"classes": list(split.train.labels.classes), "fingerprint": split.fingerprint()}
             write_file(folder / "data.json", json.dumps(identity).encode())
 
         def loader(source: Source) -> Loader:
             return make_loader(source, recipe, device, hooks.decoding, recipe.run.cache)
 
         data, held = loader(split.train), loader(split.held) if split.held else None
-        method = _build(recipe, split.train.labels)
         rule = _rule(recipe, held)
         runtime = Runtime(device, recipe.run.precision, recipe.run.compile, recipe.run.deterministic)
         test = loader(split.test) if split.test else None
@@ -110,7 +111,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
         )
         method.eval()
         chosen = result.history[result.chosen]
-        calibration = Calibration(chosen.get("a", 1.0), chosen.get("b", 0.0))
+        calibration = Calibration(chosen.get("calibration a", 1.0), chosen.get("calibration b", 0.0))
         with runtime.autocast():
             figures = evaluate(method, test, calibration) if test else {}
         meta = {
@@ -136,6 +137,8 @@ def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> Tr
         hint = "train on with the command that started it" if started else "name the folder that was given as --out"
         raise CheckpointError(f"{folder} holds no finished run: {hint}")
     snapshot = read_snapshot(folder / "model")
+    if not {"recipe", "classes", "calibration"} <= snapshot.meta.keys():
+        raise CheckpointError(f"{folder / 'model.json'} is not the model of a run: name the folder of a `train`")
     recipe = Recipe.from_dict(snapshot.meta["recipe"])
     net = _network(recipe, len(snapshot.meta["classes"]), weights=None)
     method = create_method(recipe.method.name, net, recipe.method.params)
@@ -181,6 +184,7 @@ def _build(recipe: Recipe, labels: Labels) -> Method:
     """The method with its starting weights: a function of the recipe and the labels alone."""
     torch.manual_seed(derive(recipe.run.seed, "weights"))
     net = _network(recipe, len(labels.classes), recipe.model.weights or None)
+    net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)  # a wrong number shows before any work
     method = create_method(recipe.method.name, net, recipe.method.params)
     bias = recipe.method.start_bias
     start_heads(method, labels, start_bias_of(recipe.method.name) if bias == "method" else bias)
@@ -194,7 +198,7 @@ def _network(recipe: Recipe, classes: int, weights: str | None) -> Any:
         classes,
         part.head,
         weights,
-        sha256=part.sha256 or None,
+        sha256=part.sha256 or None if weights else None,
         dropout=part.dropout,
         head_params=part.head_params,
     )
@@ -206,11 +210,22 @@ def _rule(recipe: Recipe, held: Loader | None) -> Rule:
     return Clean(held) if recipe.select.rule == "clean" else Observed(held)
 
 
+def _check_folder(folder: Path) -> None:
+    """A run may go into a new folder, an empty one, or one that holds a run."""
+    if folder.exists() and not folder.is_dir():
+        raise RecipeError(f"{folder} is a file: name a folder with --out")
+    foreign = folder.exists() and not (folder / "recipe.toml").exists()
+    if foreign and any(not p.name.startswith(".") for p in folder.iterdir()):
+        raise RecipeError(f"{folder} is not empty and holds no run: name a new folder with --out")
+
+
+def _has_begun(folder: Path) -> bool:
+    return (folder / "model.json").exists() or any((folder / "checkpoints").glob("*.json"))
+
+
 def _check_recipe(recipe: Recipe, folder: Path) -> None:
-    if not (folder / "recipe.toml").exists():
-        if folder.exists() and any(not p.name.startswith(".") for p in folder.iterdir()):
-            raise RecipeError(f"{folder} is not empty and holds no run: name a new folder with --out")
-        return
+    if not _has_begun(folder):
+        return  # nothing was trained yet, so nothing is lost by starting with other settings
     changes = changed_keys(Recipe.load(folder / "recipe.toml"), recipe)
     if changes:
         raise RecipeError(
@@ -220,7 +235,7 @@ def _check_recipe(recipe: Recipe, folder: Path) -> None:
 
 
 def _check_data(split: Split, folder: Path) -> None:
-    if not (folder / "data.json").exists():
+    if not _has_begun(folder):
         return
     known = json.loads((folder / "data.json").read_text())
     check_classes(split.train.labels, tuple(known["classes"]), "the data set")

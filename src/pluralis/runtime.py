@@ -59,6 +59,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise RecipeError(f"run.device is {name!r}; use auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise RecipeError(f"run.device is {name!r}; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RecipeError(f"run.device is {name!r}, but torch sees no GPU here; use auto or cpu")
     return device

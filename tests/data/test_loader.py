@@ -113,6 +113,19 @@ def test_a_broken_picture_is_named(files: ImageFiles, tmp_path: Path, workers: i
         Loader(ImageFiles([*files.paths, bad]), labels(12), size=24, cache="ram", workers=workers)
 
 
+def test_a_single_row_at_the_end_joins_the_batch_before() -> None:
+    loader = scenes(9)
+    assert [len(b.index) for b in epoch(loader)] == [4, 5]
+    assert loader.steps(4) == 2
+    assert [len(b.index) for b in loader.batches(1, ["none"], 0, Clock())] == [1] * 9
+
+
+def test_more_pictures_than_memory(files: ImageFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pluralis.data.loader._free_memory", lambda: 1000)
+    with pytest.raises(DataError, match=r"run\.cache"):
+        Loader(files, labels(11), size=24, cache="ram")
+
+
 def test_impossible_loaders() -> None:
     pixels = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(DataError, match="empty"):

@@ -7,7 +7,10 @@ change the speed and nothing else.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +39,8 @@ class Images(Protocol):
 
     def name(self, row: int) -> str: ...
     def select(self, rows: np.ndarray) -> Images: ...
+    def signature(self) -> bytes:
+        """Changes when the pictures do, as far as that can be told without decoding them."""
 
 
 class TensorImages:
@@ -55,6 +60,9 @@ class TensorImages:
 
     def select(self, rows: np.ndarray) -> TensorImages:
         return TensorImages(self.pixels[torch.as_tensor(rows)])
+
+    def signature(self) -> bytes:
+        return repr((tuple(self.pixels.shape), float(self.pixels.sum(dtype=torch.float64)))).encode()
 
 
 class Loader:
@@ -95,7 +103,7 @@ class Loader:
 
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; the last one may be smaller."""
-        return -(-len(self) // batch_size)
+        return len(_cut(torch.arange(len(self)), batch_size))
 
     def batches(
         self, batch_size: int, augment: Sequence[str], seed: int, clock: Clock, start: int = 0
@@ -112,7 +120,7 @@ class Loader:
             )
             for view, name in enumerate(augment)
         ]
-        batches = order.split(batch_size)[start:]
+        batches = _cut(order, batch_size)[start:]
         shares = [self._share(rows) for rows in batches]
         stream = self._stream([rows for rows, _ in shares])
         for (rows, weight), (index, pixels) in zip(shares, stream, strict=True):
@@ -173,13 +181,36 @@ class Loader:
             yield pixels
 
     def _decode_all(self, progress: Progress | None) -> Tensor:
-        pixels = torch.empty((len(self), 3, self._store_size, self._store_size), dtype=torch.uint8)
+        shape = (len(self), 3, self._store_size, self._store_size)
+        needed, free = math.prod(shape), _free_memory()
+        if needed > free:
+            raise DataError(
+                f"{len(self)} images of {self._store_size} px take {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB"
+                ' are free: set run.cache = "none", or a smaller data.size'
+            )
+        pixels = torch.empty(shape, dtype=torch.uint8)
         parts = torch.arange(len(self)).split(64)
         for rows, decoded in zip(parts, self._decoded(list(parts)), strict=True):
             pixels[rows] = decoded
             if progress is not None:
                 progress(int(rows[-1]) + 1, len(self))
         return pixels
+
+
+def _free_memory() -> int:
+    """Bytes of RAM that can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cut(rows: Tensor, batch_size: int) -> list[Tensor]:
+    """Batches of rows; a single row at the end joins the batch before, as batch norm cannot train on one."""
+    batches = list(rows.split(batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1 < batch_size:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
 
 
 class _Decoder(Dataset[Tensor | str]):

@@ -38,11 +38,11 @@ class Split:
     test: Source | None
 
     def fingerprint(self) -> str:
-        """Changes with the classes, the rows' names and every label that is used; not with where the files lie."""
+        """Changes with classes, names, labels and sizes of the images that are used; not with where they lie."""
         digest = hashlib.sha256(repr(self.train.labels.classes).encode())
         for source in (self.train, self.held):
             if source is not None:
-                digest.update("\0".join(source.labels.ids).encode() + b"\0\0")
+                digest.update("\0".join(source.labels.ids).encode() + b"\0\0" + source.images.signature())
                 for array in source.labels.entries():
                     digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -53,6 +53,9 @@ def load_source(part: DataPart) -> Source:
     if part.format == "scenes":
         from pluralis.data.scenes import make_scenes
 
+        unknown = set(part.options) - {"split", "count", "seed", "size"}
+        if unknown:
+            raise DataError(f"format 'scenes' has no option {min(unknown)!r}; it has split, count, seed, size")
         scenes = make_scenes(**{"split": "train", "count": 2000, **part.options})
         return Source(TensorImages(scenes.images), Labels.from_dense(scenes.truth, scenes.classes))
     if not part.images:
@@ -63,6 +66,9 @@ def load_source(part: DataPart) -> Source:
         if not part.labels:
             raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
         path, options = Path(part.labels), {"images": Path(part.images), **options}
+    reserved = {"path", "format"} & options.keys()
+    if reserved:
+        raise DataError(f"data.options has no {min(reserved)!r}: name the data with data.images and data.labels")
     found = read(part.format, path, **options)
     if len(found.labels) == 0:
         raise DataError(f"{path} lists no image: there is nothing to train on")
@@ -79,10 +85,14 @@ def load_split(part: DataPart, select: SelectPart) -> Split:
             f"{len(shown)} images are too few to hold out {select.fraction:.0%} of them:"
             ' add images, or set select.rule = "last" and select.fraction = 0'
         )
-    train = _labelled(Source(source.images, shown).select(train_rows), part.unlabelled)
-    held = None
+    seen = Source(source.images, shown)
+    if part.unlabelled == "error":
+        _refuse_unlabelled(seen)
+    train, held = seen.select(train_rows), None
     if len(held_rows):
-        held = (source if select.rule == "clean" else Source(source.images, shown)).select(held_rows)
+        held = (source if select.rule == "clean" else seen).select(held_rows)
+    if part.unlabelled == "drop":
+        train, held = _labelled(train), held and _labelled(held)
     test = load_source(replace(part, **{"test": {}, **part.test})) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
@@ -115,14 +125,17 @@ def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
     )
 
 
-def _labelled(source: Source, unlabelled: str) -> Source:
+def _labelled(source: Source) -> Source:
+    """The rows that have a label at all."""
     empty = source.labels.summary().empty_rows
-    if len(empty) == 0 or unlabelled == "keep":
-        return source
-    if unlabelled == "drop":
-        return source.select(np.setdiff1d(np.arange(len(source.labels)), empty))
-    names = ", ".join(source.images.name(int(row)) for row in empty[:3])
-    raise DataError(
-        f"{len(empty)} images have no label at all, such as {names}: label them, or say what they mean with"
-        " data.unlabelled = \"drop\" (leave them out) or \"keep\" (all their labels are unknown)"
-    )
+    return source.select(np.setdiff1d(np.arange(len(source.labels)), empty)) if len(empty) else source
+
+
+def _refuse_unlabelled(source: Source) -> None:
+    empty = source.labels.summary().empty_rows
+    if len(empty):
+        names = ", ".join(source.images.name(int(row)) for row in empty[:3])
+        raise DataError(
+            f"{len(empty)} images have no label at all, such as {names}: label them, or say what they mean with"
+            ' data.unlabelled = "drop" (leave them out) or "keep" (all their labels are unknown)'
+        )

@@ -129,7 +129,7 @@ class GR(Loss):
 
     def at(self, epoch: int, epochs: int) -> dict[str, float]:
         """The scheduled parameters at an epoch."""
-        part = epoch / max(epochs, 1)
+        part = min(epoch / max(epochs, 1), 1.0)
         ends = {
             "w": (self.w0, self.wT),
             "b": (self.b0, self.bT),

@@ -34,14 +34,10 @@ def selection_nll(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     classes, not a mean. The derivative by z is p−1 on O, p on A and p−r on U, where r is the chance that the label is
     present given what was written: p_j − r_j = p_j (1−p_j) ∫ s/(1 − p_j s) Π(1 − p_k s) ds / ∫ Π(1 − p_k s) ds.
 
-    logits, labels: [B, C], labels > 0 present, < 0 verified absent, 0 unknown; a row without a present label says that
-    none is. Returns nll [B] in float64 and the derivative [B, C] in the logits' dtype, both without a graph; the
-    integral is taken in float64, node by node, in memory O(B·C + B·nodes), to a relative error under 1e-9.
-
-    >>> z = torch.zeros(1, 2, dtype=torch.float64)          # p = 1/2 twice: P = 1/2·(1/2 + 1/2·1/2) = 3/8
-    >>> nll, slope = selection_nll(z, torch.tensor([[1, 0]]))
-    >>> nll.neg().exp(), slope                              # the other label is there with r = 1/3
-    (tensor([0.3750], dtype=torch.float64), tensor([[-0.5000,  0.1667]], dtype=torch.float64))
+    logits, labels: [B, C], labels > 0 present, < 0 verified absent, 0 unknown. A row without any label contributes the
+    integral alone, which is no statement that anybody made: leave such rows out. Returns nll [B] in float64 and the
+    derivative [B, C] in the logits' dtype, both without a graph; the integral is taken in float64, node by node, in
+    memory O(B·C + B·nodes), to a relative error under 1e-9.
     """
     check_inputs(logits, labels, "none")
     logits = logits.detach()

@@ -45,6 +45,10 @@ def read(
     """
     if unlisted not in (None, "unknown", "absent"):
         raise DataError(f"unlisted={unlisted!r} is not possible; choose 'unknown' or 'absent'")
+    if classes is not None:
+        listed = isinstance(classes, list | tuple) and all(isinstance(name, str) and name for name in classes)
+        if not listed or len(set(classes)) < len(classes):
+            raise DataError(f"classes={classes!r} is not possible; give a list of different names")
     records = _records(path)
     line, header = next(records, (1, []))
     if not header:

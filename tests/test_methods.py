@@ -1,0 +1,44 @@
+"""Methods by name, and the bias that their heads start from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pluralis.errors import RecipeError
+from pluralis.labels import Labels
+from pluralis.methods import create_method, describe_methods, start_bias_of, start_heads, start_values
+from pluralis.models import create_model
+
+LABELS = Labels.from_lists([[0], [0], [0], [1], []], 3, negatives=[[], [], [], [], [1]])
+
+
+def test_log_odds_of_the_observed_frequencies() -> None:
+    """3, 1 and 0 of 5 rows, half a count added to each side so that a class without positives stays finite."""
+    expected = [math.log(3.5 / 2.5), math.log(1.5 / 4.5), math.log(0.5 / 5.5)]
+    assert start_values(LABELS, "log-odds").tolist() == pytest.approx(expected)
+    assert start_values(LABELS, "zero").tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["bce", "an", "em", "gr"])
+def test_every_method_states_its_bias_and_gets_it(name: str) -> None:
+    net = create_model("tiny", 3)
+    method = create_method(name, net)
+    start_heads(method, LABELS, start_bias_of(name))
+    assert torch.equal(net.head.get_parameter("fc.bias"), start_values(LABELS, start_bias_of(name)))
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'gr'"):
+        start_bias_of("grr")
+    with pytest.raises(RecipeError, match="log-odds"):
+        start_heads(create_method("an", create_model("tiny", 3)), LABELS, "middle")
+
+
+def test_descriptions_are_complete() -> None:
+    for entry in describe_methods():
+        assert entry["paper"]
+        assert entry["what"]
+        assert entry["start_bias"] in ("zero", "log-odds")
