@@ -37,7 +37,7 @@ class DemoSize:
     digit_epochs: int = 8
     train: int = 3600
     test: int = 1500
-    epochs: int = 6
+    epochs: int = 5
     gallery: int = 12
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pluralis import distributed
 from pluralis.data.loader import Loader, Progress
-from pluralis.errors import DataError
+from pluralis.errors import DataError, NonFiniteLoss
 from pluralis.losses.selection import selection_nll
 from pluralis.method import Method
 from pluralis.metrics import f1_scores, mean_average_precision
@@ -36,12 +36,19 @@ def predict(
             progress(min(len(parts) * batch_size, len(rows)), len(rows))
     method.train(training)
     mine = torch.cat(parts) if parts else torch.empty((0, len(data.labels.classes)), device=data.device)
-    if distributed.world_size() == 1:
-        return mine.cpu()
-    whole = torch.zeros((len(data), mine.shape[1]), device=data.device)
-    whole[rows.to(data.device)] = mine
-    dist.all_reduce(whole)
-    return whole.cpu()
+    if distributed.world_size() > 1:
+        whole = torch.zeros((len(data), mine.shape[1]), device=data.device)
+        whole[rows.to(data.device)] = mine
+        dist.all_reduce(whole)
+        mine = whole
+    broken = (~torch.isfinite(mine).all(1)).nonzero().flatten().tolist()
+    if broken:
+        names = ", ".join(data.images.name(row) for row in broken[:3])
+        raise NonFiniteLoss(
+            f"the network gives NaN or infinite logits for {len(broken)} of {len(data)} images, such as {names}:"
+            " training diverged; lower train.lr or set train.clip, then run again in a new folder"
+        )
+    return mine.cpu()
 
 
 @dataclass(frozen=True)
