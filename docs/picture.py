@@ -22,7 +22,7 @@ def main(folder: Path, out: Path) -> None:
     labels = Labels.from_dense(scenes.truth, scenes.classes)
     given = single_positive(labels)
     found = {name: load_run(folder / f"{name}-0").probabilities(TensorImages(scenes.images)) for name in ("an", "em")}
-    figure, axes = plt.subplots(2, COUNT // 2, figsize=(10, 6.2))
+    figure, axes = plt.subplots(2, COUNT // 2, figsize=(10, 7))
     for row, axis in enumerate(axes.flat):
         axis.imshow(scenes.images[row].permute(1, 2, 0).numpy())
         axis.axis("off")
@@ -33,7 +33,7 @@ def main(folder: Path, out: Path) -> None:
               for name, f in found.items()),
         ]
         axis.set_title("\n".join(lines), fontsize=10, loc="left", family="monospace")
-    figure.tight_layout()
+    figure.tight_layout(h_pad=2.5)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=80)
 

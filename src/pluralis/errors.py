@@ -3,6 +3,9 @@
 All take one string, so that they survive a trip through a worker process unchanged.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class PluralisError(Exception):
     """Anything that the user can put right; the command line prints it as one line and exits with 2."""
@@ -34,3 +37,13 @@ class NonFiniteLoss(PluralisError):
 
 class Interrupted(Exception):
     """Training was asked to stop; everything up to this step is saved."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the one that was probably meant, and those that there are."""
+    names = list(known)
+    if not names:
+        return "there are none"
+    close = get_close_matches(name, names, n=1) or get_close_matches(name.lower(), names, n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    return f"{meant}choose from {', '.join(map(repr, names[:20]))}{', …' if len(names) > 20 else ''}"

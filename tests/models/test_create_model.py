@@ -25,12 +25,12 @@ def test_every_backbone_gives_logits(name: str) -> None:
     ("wrong", "near"), [("resnet5O", "resnet50"), ("ResNet101", "resnet101"), ("efficientnet", "efficientnet_lite0")]
 )
 def test_unknown_backbone_names_the_nearest(wrong: str, near: str) -> None:
-    with pytest.raises(RecipeError, match=f"unknown backbone '{wrong}': did you mean '{near}'"):
+    with pytest.raises(RecipeError, match=f"there is no backbone '{wrong}'; did you mean '{near}'"):
         create_model(wrong, 2)
 
 
 def test_unknown_head_names_the_nearest() -> None:
-    with pytest.raises(RecipeError, match="unknown head 'liner': did you mean 'linear'"):
+    with pytest.raises(RecipeError, match="there is no head 'liner'; did you mean 'linear'"):
         create_model("tiny", 2, head="liner")
 
 

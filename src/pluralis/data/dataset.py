@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from pluralis.errors import DataError
@@ -39,12 +38,3 @@ def require_files(paths: Iterable[Path], where: str | Path) -> None:
             f"{where}: {len(missing)} of the listed images are missing: {named}{more}; "
             "check the image folder, or take the entries out"
         )
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of an error about an unknown name: the one that was probably meant, or the ones there are."""
-    close = get_close_matches(name, known, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    shown = ", ".join(repr(k) for k in known[:10])
-    return f"choose from {shown}{', …' if len(known) > 10 else ''}"

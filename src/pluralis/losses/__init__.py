@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from pluralis.errors import RecipeError
+from pluralis.errors import RecipeError, nearest
 from pluralis.losses import functional
 
 __all__ = ["AN", "BCE", "EM", "GR", "LOSSES", "Loss", "create_loss", "functional"]
@@ -160,19 +159,12 @@ def create_loss(name: str, **params: float) -> Loss:
     EM(alpha=0.1)
     """
     if name not in LOSSES:
-        raise RecipeError(f"loss: unknown name {name!r}; {_nearest(name, list(LOSSES))}")
+        raise RecipeError(f"loss: unknown name {name!r}; {nearest(name, list(LOSSES))}")
     known = list(parameters(LOSSES[name]))
     for param in params:
         if param not in known:
-            raise RecipeError(f"loss {name}: unknown parameter {param!r}; {_nearest(param, known)}")
+            raise RecipeError(f"loss {name}: unknown parameter {param!r}; {nearest(param, known)}")
     return LOSSES[name](**params)
-
-
-def _nearest(word: str, choices: list[str]) -> str:
-    if not choices:
-        return "it takes none"
-    near = difflib.get_close_matches(word, choices, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(choices)}"
 
 
 def _number(loss: str, name: str, value: float, low: float = -math.inf, above: float = -math.inf) -> float:

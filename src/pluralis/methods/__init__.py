@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pluralis.errors import RecipeError
+from pluralis.errors import RecipeError, nearest
 from pluralis.labels import Labels
 from pluralis.losses import LOSSES, create_loss
 from pluralis.method import LossMethod, Method
@@ -46,9 +45,7 @@ def every_method() -> dict[str, Any]:
 def method_class(name: str) -> Any:
     every = every_method()
     if name not in every:
-        near = get_close_matches(name, every, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise RecipeError(f"there is no method {name!r}{hint} Known: {', '.join(every)}")
+        raise RecipeError(f"there is no method {name!r}; {nearest(name, every)}")
     return every[name]
 
 

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from pluralis.errors import RecipeError
-from pluralis.models.backbones import BACKBONES, create_backbone, unknown_name
+from pluralis.errors import RecipeError, nearest
+from pluralis.models.backbones import BACKBONES, create_backbone
 from pluralis.models.base import Backbone
 from pluralis.models.heads import HEADS, Head, LinearHead
 from pluralis.models.network import Network
@@ -49,7 +49,7 @@ def create_model(
     20
     """
     if head not in HEADS:
-        raise unknown_name("head", head, HEADS)
+        raise RecipeError(f"there is no head {head!r}; {nearest(head, HEADS)}")
     if num_classes < 1:
         raise RecipeError(f"a network needs at least one class, not {num_classes}: check the class list")
     if not 0.0 <= dropout < 1.0:

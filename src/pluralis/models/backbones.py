@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from pluralis.errors import RecipeError
+from pluralis.errors import RecipeError, nearest
 from pluralis.models.base import Backbone
 from pluralis.models.efficientnet import EfficientNetLite0
 from pluralis.models.resnet import resnet18, resnet34, resnet50, resnet101
@@ -33,13 +32,5 @@ def create_backbone(name: str) -> Backbone:
     if name.startswith(_TIMM):
         return TimmBackbone(name.removeprefix(_TIMM))
     if name not in BACKBONES:
-        raise unknown_name("backbone", name, BACKBONES, "or 'timm:NAME'")
+        raise RecipeError(f"there is no backbone {name!r}; {nearest(name, BACKBONES)} or 'timm:NAME'")
     return BACKBONES[name]()
-
-
-def unknown_name(kind: str, name: str, known: Iterable[str], extra: str = "") -> RecipeError:
-    """The error for a name that is not in a table: says the nearest name and all that exist."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)
-    listed = ", ".join(names) + (f" {extra}" if extra else "")
-    return RecipeError(f"unknown {kind} '{name}': did you mean '{near[0]}'? Choose from {listed}")

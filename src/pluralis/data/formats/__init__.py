@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pluralis.data.dataset import Dataset, nearest
+from pluralis.data.dataset import Dataset
 from pluralis.data.formats import csv, voc
-from pluralis.errors import DataError
+from pluralis.errors import DataError, nearest
 
 __all__ = ["FORMATS", "Dataset", "read"]
 

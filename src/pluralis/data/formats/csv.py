@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from pluralis.data.dataset import Dataset, nearest, require_files
+from pluralis.data.dataset import Dataset, require_files
 from pluralis.data.safe_io import resolve_inside
-from pluralis.errors import DataError
+from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
 Records = Iterator[tuple[int, list[str]]]
