@@ -155,7 +155,7 @@ def test_modules_describe_themselves():
     ("name", "params", "message"),
     [
         ("bcee", {}, "did you mean 'bce'"),
-        ("nothing like it", {}, "choose from bce, an, em, gr"),
+        ("nothing like it", {}, "choose from 'bce', 'an', 'em', 'gr'"),
         ("em", {"alfa": 1.0}, "did you mean 'alpha'"),
         ("an", {"alpha": 1.0}, "there are none"),
         ("em", {"alpha": -0.1}, "at least 0"),
