@@ -14,7 +14,8 @@ import torch
 from rich.console import Console
 
 from pluralis.errors import DataError
-from pluralis.report import DemoResults, GalleryItem, MethodRuns, RunCurve, headline, summary_table, write_report
+from pluralis.report import write_report
+from pluralis.results import DemoResults, GalleryItem, MethodRuns, RunCurve, headline, summary_table
 
 VOID = {"meta", "img", "br"}
 HOSTILE = "<script>alert('x')</script>\" onload=\"1 & $\\frac{$ [red]_"

@@ -78,6 +78,7 @@ def evaluate(
     labels: LabelFile = "",
     format: Format = "",
     threshold: Annotated[float, typer.Option(min=0, max=1, help="For CF1 and OF1.")] = 0.5,
+    variant: Annotated[str, typer.Option(help="released: classes without positives count as 0.")] = "paper",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Device = "auto",
     set: Settings = None,
@@ -102,10 +103,10 @@ def evaluate(
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
     with prediction_bar() as progress:
-        figures = trained.evaluate(load_source(part), threshold, progress)
+        figures = trained.evaluate(load_source(part), threshold, progress, variant)
     if as_json:
         finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
-        print(json.dumps({"rule": trained.rule, "threshold": threshold, **finite}))
+        print(json.dumps({"rule": trained.rule, "threshold": threshold, "variant": variant, **finite}))
         return
     console.print(figures_table(f"threshold {threshold:g}; weights chosen by {trained.rule}", {run.name: figures}))
 

@@ -19,7 +19,8 @@ from pluralis.engine import fit
 from pluralis.labels import Labels
 from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
-from pluralis.report import DemoResults, GalleryItem, MethodRuns, RunCurve, summary_table, write_report
+from pluralis.report import write_report
+from pluralis.results import DemoResults, GalleryItem, MethodRuns, RunCurve, summary_table
 from pluralis.run import TrainedRun, train
 from pluralis.seeding import derive
 from pluralis.stage import Stage

@@ -166,11 +166,15 @@ def evaluate(
     calibration: Calibration | None = None,
     threshold: float = 0.5,
     progress: Progress | None = None,
+    variant: str = "paper",
 ) -> dict[str, float]:
-    """mAP, CF1 and OF1 in percent against labels that are known; unknown ones are left out."""
+    """mAP, CF1 and OF1 in percent against labels that are known; unknown ones are left out.
+
+    `variant="released"` counts classes that cannot be measured as 0, as published evaluation code does.
+    """
     logits = predict(method, data, progress=progress)
     truth = torch.from_numpy(data.labels.dense())
     found = (calibration or Calibration()).probabilities(logits)
-    ap = mean_average_precision(logits, truth)
+    ap = mean_average_precision(logits, truth, variant)
     f1 = f1_scores(found, truth, threshold)
     return {"mAP": 100 * ap.value, "CF1": 100 * f1.cf1, "OF1": 100 * f1.of1, "classes left out": ap.skipped}

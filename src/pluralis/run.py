@@ -49,9 +49,16 @@ class TrainedRun:
         check_classes(source.labels, self.classes, "the data set")
         return make_loader(source, self.recipe, next(self.method.parameters()).device)
 
-    def evaluate(self, source: Source, threshold: float = 0.5, progress: Progress | None = None) -> dict[str, float]:
+    def evaluate(
+        self,
+        source: Source,
+        threshold: float = 0.5,
+        progress: Progress | None = None,
+        variant: str = "paper",
+    ) -> dict[str, float]:
+        """Figures on labelled data; see `pluralis.evaluate.evaluate`."""
         with self._runtime().autocast():
-            return evaluate(self.method, self.loader(source), self.calibration, threshold, progress)
+            return evaluate(self.method, self.loader(source), self.calibration, threshold, progress, variant)
 
     def probabilities(self, images: Images, progress: Progress | None = None) -> Tensor:
         """Calibrated probabilities [N, C] of pictures without labels."""
@@ -85,6 +92,8 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
             hooks.say(f"{folder} is finished: nothing to train")
             return load_run(folder, recipe.run.device, resumed=True)
         method = _build(recipe, split.train.labels)
+        if method.batch_coupled and distributed.world_size() > 1:
+            hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")
         if distributed.rank() == 0:
             write_file(folder / "recipe.toml", recipe.to_toml().encode())
             identity = {"classes": list(split.train.labels.classes), "fingerprint": split.fingerprint()}

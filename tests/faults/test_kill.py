@@ -61,22 +61,26 @@ def final_state(folder: Path) -> tuple[str, Any]:
 
 
 def kill_and_compare(tmp_path: Path, photos: Path, method: str, points: int, seed: int) -> None:
-    """Two runs, one of them killed `points` times, some of these while it writes a checkpoint."""
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert run_child(recipe(photos, method), str(whole)) == 0
+    """Kill runs `points` times in all, some of these while a checkpoint is written; each ends like a whole one."""
+    assert run_child(recipe(photos, method), str(tmp_path / "whole")) == 0
+    expected = final_state(tmp_path / "whole")
     chance = random.Random(f"{method}{seed}")
-    for number in range(points):
+    kills, folder = 0, tmp_path / "run"
+    while kills < points:
         # A save at every step shows the save itself; a save at the end of an epoch shows the repetition.
-        often = recipe(photos, method, save_seconds=0.0 if number % 2 else 1e9)
-        event = chance.choice(["step", "fsync", "replace"] if number % 2 else ["step"])
+        saving = kills % 2 == 1
+        event = chance.choice(["step", "fsync", "replace"]) if saving else "step"
         most = {"step": 3, "fsync": 12, "replace": 6}[event]  # a save syncs four times and renames twice
-        ended = run_child(often, str(broken), event, chance.randint(1, most))
-        assert ended in (0, -signal.SIGKILL)
-        if ended == 0:
-            assert number >= 4, "finished before it was killed often enough"
-            break
-    assert run_child(recipe(photos, method), str(broken)) == 0
-    assert final_state(broken) == final_state(whole)
+        often = recipe(photos, method, save_seconds=0.0 if saving else 1e9)
+        ended = run_child(often, str(folder), event, chance.randint(1, most))
+        if ended == 0:  # it came to its end before the moment: compare, and kill another run
+            assert final_state(folder) == expected
+            folder = folder.with_name(f"{folder.name}x")
+        else:
+            assert ended == -signal.SIGKILL
+            kills += 1
+    assert run_child(recipe(photos, method), str(folder)) == 0
+    assert final_state(folder) == expected
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -91,8 +95,17 @@ def test_killed_fifty_times(tmp_path: Path, photos: Path, method: str, seed: int
     kill_and_compare(tmp_path, photos, method, POINTS, seed)
 
 
-@pytest.mark.parametrize("change", [{"workers": 2}, {"workers": 2, "cache": "ram"}, {"cache": "device"}])
-def test_workers_and_caches_do_not_change_the_result(tmp_path: Path, photos: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_two_workers_give_the_same_hash(tmp_path: Path, photos: Path, method: str) -> None:
+    for workers in (0, 2):
+        values = recipe(photos, method, save_seconds=1e9, workers=workers)
+        assert run_child(values, str(tmp_path / str(workers))) == 0
+    assert final_state(tmp_path / "2") == final_state(tmp_path / "0")
+
+
+@pytest.mark.parametrize(("cache", "workers"), [("ram", 2), ("device", 0)])
+def test_caches_give_the_same_hash(tmp_path: Path, photos: Path, cache: str, workers: int) -> None:
     assert run_child(recipe(photos, "an", save_seconds=1e9), str(tmp_path / "plain")) == 0
-    assert run_child(recipe(photos, "an", save_seconds=1e9, **change), str(tmp_path / "changed")) == 0
+    changed = recipe(photos, "an", save_seconds=1e9, cache=cache, workers=workers)
+    assert run_child(changed, str(tmp_path / "changed")) == 0
     assert final_state(tmp_path / "changed") == final_state(tmp_path / "plain")
