@@ -133,7 +133,7 @@ def predict(
         found = trained.probabilities(ImageFiles(files), progress)
     rows = chosen_labels(found, trained.classes, threshold, top_k)
     write_predictions(out, names, rows)
-    say(f"{sum(map(len, rows))} labels for {len(names)} images: {out}")
+    say(f"{sum(map(len, rows))} labels for {len(names)} images: {out} (weights chosen by {trained.rule})")
 
 
 @app.command()

@@ -155,7 +155,7 @@ class Recipe:
         return "\n".join(lines)
 
 
-_FREE = {"run.cache", "run.workers", "run.save_seconds", "run.watch_test", "data.images", "data.labels", "data.test"}
+_FREE = {"run.cache", "run.workers", "run.save_seconds", "run.watch_test", "data.images", "data.labels"}
 
 
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:

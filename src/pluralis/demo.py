@@ -58,6 +58,7 @@ def run_demo(out: Path, seeds: int = 2, size: DemoSize | None = None) -> Path:
             say(f"{name}, seed {seed}: mAP {run.test['mAP']:.1f}")
     results = _results(rows, seeds, size)
     console.print(summary_table(results))
+    say(f"weights chosen by {results.selection_rule}; {results.threshold_rule}")
     path = write_report(out / "report.html", results)
     say(f"report: {path}")
     return path

@@ -237,3 +237,14 @@ def test_generated_files_raise_only_documented_errors(tmp_path_factory, header, 
         return
     assert list(data.labels.ids) == sorted(data.labels.ids)
     assert all(path.is_file() for path in data.images)
+
+
+@pytest.mark.parametrize(
+    "text", ["image,label\na.jpg,cat\nb.jpg, cat\n", "image,cat, dog\na.jpg,1,\n", "image, label\na.jpg,cat\n"]
+)
+def test_white_space_does_not_make_a_second_class(tmp_path, text):
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / name).touch()
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match=r"line [13].*white space"):
+        read("csv", tmp_path / "labels.csv", images=tmp_path)

@@ -177,6 +177,8 @@ class _Table:
         return row
 
     def _column(self, name: str, line: int) -> int:
+        if not self.fixed and name != name.strip():  # "a.jpg, cat" would quietly make a second class of cats
+            raise self._error(line, f"the name {name!r} begins or ends with white space; take it out")
         if self.fixed and name not in self.classes:
             raise self._error(line, f"there is no class {name!r}; {nearest(name, list(self.classes))}")
         return self.classes.setdefault(name, len(self.classes))
