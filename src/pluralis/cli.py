@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pluralis.errors import Interrupted, PluralisError, RecipeError
+from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
 
 app = typer.Typer(
     add_completion=False,
@@ -102,8 +102,15 @@ def evaluate(
     part = replace(part, **part.test) if not given and not set else trained.recipe.with_settings(set or [], given).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
+    source = load_source(part)
+    known = source.labels.summary()
+    if not known.negatives.any() and known.unknown.any():
+        raise DataError(
+            "no label of this data is known to be absent, so nothing can be measured: write absent labels as -1, or,"
+            " if whatever is not listed is absent, add --set data.options.unlisted=absent"
+        )
     with prediction_bar() as progress:
-        figures = trained.evaluate(load_source(part), threshold, progress, variant)
+        figures = trained.evaluate(source, threshold, progress, variant)
     if as_json:
         finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
         print(json.dumps({"rule": trained.rule, "threshold": threshold, "variant": variant, **finite}))
