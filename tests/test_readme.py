@@ -1,0 +1,37 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+README = Path("README.md").read_text(encoding="utf-8")
+
+
+def test_the_python_example_trains() -> None:
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    labels = torch.zeros(4, 20, dtype=torch.int8)
+    labels[torch.arange(4), torch.arange(4)] = 1
+    pictures = torch.randint(0, 256, (4, 3, 64, 64), generator=torch.Generator().manual_seed(0)).float()
+    names: dict[str, object] = {"batches": [(pictures, labels)] * 4}
+    torch.manual_seed(0)
+    exec(code[1], names)  # the block is the test
+    net = names["net"]
+    assert isinstance(net, torch.nn.Module)
+    positives = net(pictures)[torch.arange(4), torch.arange(4)]
+    assert positives.mean() > net(pictures)[:, 10:].mean() + 0.5
+
+
+def test_every_command_and_link_exists() -> None:
+    from pluralis.cli import app
+
+    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert set(re.findall(r"^pluralis (\w+)", README, re.MULTILINE)) <= known
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert Path(target).exists(), target
+    makefile = Path("Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile
