@@ -7,6 +7,7 @@ statistics by `average_batch_norm`. So one process may write a checkpoint for al
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,8 @@ def wrap(method: nn.Module) -> nn.Module:
     """
     if world_size() == 1:
         return method
+    # Channels-last gradients are copied into plain buckets: right, and not worth a paragraph for every process.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
     return DistributedDataParallel(method, broadcast_buffers=False, find_unused_parameters=True)
 
 
