@@ -84,9 +84,11 @@ class Method(nn.Module):
         groups: list[dict[str, Any]] = []
         taken: set[int] = set()
         for name, net in self.networks():
-            heads = {id(p) for p in net.head.parameters()}
-            for part, is_head, factor in (("backbone", False, 1.0), ("head", True, stage.head_lr)):
-                params = [p for p in net.parameters() if p.requires_grad and (id(p) in heads) == is_head]
+            for part, named, factor in (
+                ("backbone", net.backbone_parameters(), 1.0),
+                ("head", net.head_parameters(), stage.head_lr),
+            ):
+                params = [p for _, p in named if p.requires_grad]
                 groups.append({"name": f"{name}.{part}", "params": params, "lr_factor": factor})
             taken |= {id(p) for p in net.parameters()}
         rest = [p for p in self.parameters() if p.requires_grad and id(p) not in taken]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import io
 import math
-import os
 import statistics
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pluralis.checkpoint import write_file
 from pluralis.results import MEASURES, DemoResults, cell, gain, headline, rows
 
 if TYPE_CHECKING:  # rich, torch and matplotlib are slow to import and not needed to describe results
@@ -37,9 +37,7 @@ def write_report(path: Path, results: DemoResults) -> Path:
         f"<title>{escape(results.title)}</title><style>{_STYLE}</style></head><body><main>{body}</main></body></html>"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")  # a reader never meets half a page
-    draft.write_text(page, encoding="utf-8", errors="replace")
-    os.replace(draft, path)
+    write_file(path, page.encode(errors="replace"))
     return path
 
 
