@@ -17,6 +17,7 @@ from pluralis.data.protocols import single_positive
 from pluralis.data.scenes import make_scenes, single_digits
 from pluralis.engine import fit
 from pluralis.labels import Labels
+from pluralis.method import Setup
 from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
 from pluralis.report import write_report
@@ -95,7 +96,7 @@ def pretrain(out: Path, size: DemoSize) -> Path:
     labels = Labels.from_dense(truth, convention="complete")
     torch.manual_seed(derive(0, "digits"))
     net = create_model("tiny", 10)
-    method = create_method("bce", net)
+    method = create_method("bce", Setup(lambda: net, 10, labels))
     start_heads(method, labels, "log-odds")
     plan = Stage(epochs=size.digit_epochs, batch_size=32, lr=4e-3, head_lr=1, augment="none")
     with training_hooks("single digits", epochs_as_lines=False) as hooks:

@@ -122,7 +122,7 @@ def fit(
 
             run.check.flush()
             with runtime.autocast(), run.averaged():
-                figures = {"stage": float(number), "epoch": float(epoch + 1), **run.means(steps)}
+                figures = {"stage": float(number), "epoch": float(epoch + 1), **run.means(steps), **method.figures()}
                 figures |= run.choose(method)
                 for name, other in watch.items():
                     figures |= {f"{name} {key}": value for key, value in evaluate(method, other).items()}

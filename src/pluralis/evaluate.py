@@ -14,7 +14,7 @@ from pluralis import distributed
 from pluralis.data.loader import Loader, Progress
 from pluralis.errors import DataError, NonFiniteLoss
 from pluralis.losses.selection import selection_nll
-from pluralis.method import Method
+from pluralis.method import Method, Predict
 from pluralis.metrics import f1_scores, mean_average_precision
 
 _PREDICT_BATCH = 256
@@ -23,15 +23,23 @@ _PRIOR = np.array([1.0, 3.0])  # standard deviations of log a and b
 
 @torch.no_grad()
 def predict(
-    method: Method, data: Loader, batch_size: int = _PREDICT_BATCH, progress: Progress | None = None
+    method: Method,
+    data: Loader,
+    batch_size: int = _PREDICT_BATCH,
+    progress: Progress | None = None,
+    member: Predict | None = None,
 ) -> Tensor:
-    """Logits [N, C] of every row, float32 on the CPU. Several processes share the work."""
+    """Logits [N, C] of every row, float32 on the CPU. Several processes share the work.
+
+    `member` stands in for `method.predict`: one of `method.members()`.
+    """
+    member = member or method.predict
     training = method.training
     method.eval()
     rows = torch.arange(len(data))[distributed.rank() :: distributed.world_size()]
     parts: list[Tensor] = []
     for _, pixels in data.in_order(batch_size, rows):
-        parts.append(method.predict(pixels).float())
+        parts.append(member(pixels).float())
         if progress is not None:
             progress(min(len(parts) * batch_size, len(rows)), len(rows))
     method.train(training)
@@ -167,12 +175,13 @@ def evaluate(
     threshold: float = 0.5,
     progress: Progress | None = None,
     variant: str = "paper",
+    member: Predict | None = None,
 ) -> dict[str, float]:
     """mAP, CF1 and OF1 in percent against labels that are known; unknown ones are left out.
 
     `variant="released"` counts classes that cannot be measured as 0, as published evaluation code does.
     """
-    logits = predict(method, data, progress=progress)
+    logits = predict(method, data, progress=progress, member=member)
     truth = torch.from_numpy(data.labels.dense())
     found = (calibration or Calibration()).probabilities(logits)
     ap = mean_average_precision(logits, truth, variant)

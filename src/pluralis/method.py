@@ -9,11 +9,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from pluralis.labels import Labels
 from pluralis.models.network import Network
 from pluralis.stage import Stage
 
+Predict = Callable[[Tensor], Tensor]
+"""Images [B, 3, H, W] on the 0-255 scale, or features [B, D] -> logits [B, C]."""
 PredictTrain = Callable[[], Tensor]
 """Predicts every training row, unaugmented and in row order: logits [N, C] on the CPU."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a method is built from, beside its parameters."""
+
+    make_net: Callable[[], Network]  # each call gives a network of its own; what starts at random differs
+    classes: int
+    labels: Labels | None = None  # of the training rows; None when a finished run is read back to predict
+
+    @property
+    def rows(self) -> int:
+        """Training rows, 0 where label state is not needed."""
+        return 0 if self.labels is None else len(self.labels)
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,14 @@ class Method(nn.Module):
 
     def after_step(self, clock: Clock) -> None:
         """What follows the optimizer's step, such as pushing to a queue."""
+
+    def members(self) -> dict[str, Predict]:
+        """Predictions worth a report beside `predict`, such as those of each of two networks."""
+        return {}
+
+    def figures(self) -> dict[str, float]:
+        """What the history tells of an epoch beside its losses, such as how many labels were guessed."""
+        return {}
 
     def networks(self) -> Iterator[tuple[str, Network]]:
         for name, module in self.named_modules():

@@ -22,9 +22,9 @@ from pluralis.engine import Report, fit
 from pluralis.errors import CheckpointError, RecipeError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, evaluate, predict
 from pluralis.labels import Labels
-from pluralis.method import Method
+from pluralis.method import Method, Setup
 from pluralis.methods import create_method, start_bias_of, start_heads
-from pluralis.models import create_model
+from pluralis.models import Network, create_model
 from pluralis.runtime import Runtime, choose_device
 from pluralis.seeding import derive
 
@@ -122,7 +122,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
         chosen = result.history[result.chosen]
         calibration = Calibration(chosen.get("calibration a", 1.0), chosen.get("calibration b", 0.0))
         with runtime.autocast():
-            figures = evaluate(method, test, calibration) if test else {}
+            figures = _test_figures(method, test, calibration) if test else {}
         meta = {
             "pluralis": __version__,
             "recipe": recipe.to_dict(),
@@ -139,6 +139,14 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
         return _trained(recipe, method, meta)
 
 
+def _test_figures(method: Method, test: Loader, calibration: Calibration) -> dict[str, float]:
+    figures = evaluate(method, test, calibration)
+    for name, member in method.members().items():
+        found = evaluate(method, test, calibration, member=member)
+        figures |= {f"{name} {key}": found[key] for key in ("mAP", "CF1", "OF1")}
+    return figures
+
+
 def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> TrainedRun:
     """The model of a finished run."""
     if not (folder / "model.json").exists():
@@ -149,8 +157,9 @@ def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> Tr
     if not {"recipe", "classes", "calibration"} <= snapshot.meta.keys():
         raise CheckpointError(f"{folder / 'model.json'} is not the model of a run: name the folder of a `train`")
     recipe = Recipe.from_dict(snapshot.meta["recipe"])
-    net = _network(recipe, len(snapshot.meta["classes"]), weights=None)
-    method = create_method(recipe.method.name, net, recipe.method.params)
+    method = create_method(
+        recipe.method.name, _setup(recipe, len(snapshot.meta["classes"]), weights=None), recipe.method.params
+    )
     missing, unexpected = method.load_state_dict(snapshot.tensors, strict=False)
     if unexpected or [key for key in missing if not key.startswith(method.memory or ("\0",))]:
         raise CheckpointError(f"{folder / 'model.safetensors'} does not fit the network that its recipe describes")
@@ -192,25 +201,30 @@ def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool
 def _build(recipe: Recipe, labels: Labels) -> Method:
     """The method with its starting weights: a function of the recipe and the labels alone."""
     torch.manual_seed(derive(recipe.run.seed, "weights"))
-    net = _network(recipe, len(labels.classes), recipe.model.weights or None)
-    net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)  # a wrong number shows before any work
-    method = create_method(recipe.method.name, net, recipe.method.params)
+    setup = _setup(recipe, len(labels.classes), recipe.model.weights or None, labels)
+    method = create_method(recipe.method.name, setup, recipe.method.params)
+    for _, net in method.networks():  # a wrong number shows before any work
+        net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)
     bias = recipe.method.start_bias
     start_heads(method, labels, start_bias_of(recipe.method.name) if bias == "method" else bias)
     return method
 
 
-def _network(recipe: Recipe, classes: int, weights: str | None) -> Any:
+def _setup(recipe: Recipe, classes: int, weights: str | None, labels: Labels | None = None) -> Setup:
     part = recipe.model
-    return create_model(
-        part.backbone,
-        classes,
-        part.head,
-        weights,
-        sha256=part.sha256 or None if weights else None,
-        dropout=part.dropout,
-        head_params=part.head_params,
-    )
+
+    def make_net() -> Network:
+        return create_model(
+            part.backbone,
+            classes,
+            part.head,
+            weights,
+            sha256=part.sha256 or None if weights else None,
+            dropout=part.dropout,
+            head_params=part.head_params,
+        )
+
+    return Setup(make_net, classes, labels)
 
 
 def _rule(recipe: Recipe, held: Loader | None) -> Rule:

@@ -56,3 +56,34 @@ class EMA:
     def _write(self, values: dict[str, Tensor]) -> None:
         for key, tensor in self._live.items():
             tensor.detach().copy_(values[key])
+
+
+class LabelState(nn.Module):
+    """What a method guessed about unknown labels: a soft label and when it was given, 3 bytes an entry.
+
+    `value` [N, C] float16 is the guessed probability of the label being present; `since` [N, C] uint8 is 0 where
+    nothing was guessed, and otherwise the number of the epoch that it is used from, counted from 1 and up to 255.
+
+    >>> state = LabelState(2, 3)
+    >>> state.assign(torch.tensor([0]), torch.tensor([2]), torch.tensor([0.25]), epoch=4)
+    >>> value, guessed = state(torch.tensor([0, 1]))
+    >>> value[guessed], int(state.since[0, 2])
+    (tensor([0.2500]), 5)
+    """
+
+    value: Tensor
+    since: Tensor
+
+    def __init__(self, rows: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.zeros(rows, classes, dtype=torch.float16))
+        self.register_buffer("since", torch.zeros(rows, classes, dtype=torch.uint8))
+
+    def forward(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Soft labels [B, C] float32 and where there is one [B, C] bool, of the rows `index` [B]."""
+        return self.value[index].float(), self.since[index] != 0
+
+    def assign(self, rows: Tensor, columns: Tensor, values: Tensor, epoch: int) -> None:
+        """Guess entries (rows[i], columns[i]), to be used from `epoch` (counted from 0) on."""
+        self.value[rows, columns] = values.to(self.value)
+        self.since[rows, columns] = min(epoch + 1, 255)

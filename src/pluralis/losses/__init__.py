@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from pluralis.errors import RecipeError, nearest
+from pluralis.labels import Labels
 from pluralis.losses import functional
+from pluralis.params import number
 
 __all__ = ["AN", "BCE", "EM", "GR", "LOSSES", "Loss", "create_loss", "functional"]
 
@@ -28,6 +29,9 @@ class Loss(nn.Module):
 
     def __init__(self) -> None:  # so that the signature of a loss shows its own parameters and nothing else
         super().__init__()
+
+    def start(self, labels: Labels) -> None:
+        """What a loss takes from the training labels before the first step, such as class priors."""
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         raise NotImplementedError
@@ -80,7 +84,7 @@ class EM(Loss):
 
     def __init__(self, alpha: float = 0.2) -> None:
         super().__init__()
-        self.alpha = _number("em", "alpha", alpha, low=0.0)
+        self.alpha = number("loss em", "alpha", alpha, low=0.0)
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         return functional.em(logits, labels, alpha=self.alpha)
@@ -117,14 +121,14 @@ class GR(Loss):
         q3: float = 1.0,
     ) -> None:
         super().__init__()
-        self.w0, self.wT = _number("gr", "w0", w0), _number("gr", "wT", wT)
-        self.b0, self.bT = _number("gr", "b0", b0), _number("gr", "bT", bT)
-        self.mu0, self.muT = _number("gr", "mu0", mu0), _number("gr", "muT", muT)
-        self.sigma0 = _number("gr", "sigma0", sigma0, above=0.0)
-        self.sigmaT = _number("gr", "sigmaT", sigmaT, above=0.0)
-        self.q1 = _number("gr", "q1", q1, low=0.0)
-        self.q2 = _number("gr", "q2", q2, low=0.0)
-        self.q3 = _number("gr", "q3", q3, low=0.0)
+        self.w0, self.wT = number("loss gr", "w0", w0), number("loss gr", "wT", wT)
+        self.b0, self.bT = number("loss gr", "b0", b0), number("loss gr", "bT", bT)
+        self.mu0, self.muT = number("loss gr", "mu0", mu0), number("loss gr", "muT", muT)
+        self.sigma0 = number("loss gr", "sigma0", sigma0, above=0.0)
+        self.sigmaT = number("loss gr", "sigmaT", sigmaT, above=0.0)
+        self.q1 = number("loss gr", "q1", q1, low=0.0)
+        self.q2 = number("loss gr", "q2", q2, low=0.0)
+        self.q3 = number("loss gr", "q3", q3, low=0.0)
 
     def at(self, epoch: int, epochs: int) -> dict[str, float]:
         """The scheduled parameters at an epoch."""
@@ -165,13 +169,3 @@ def create_loss(name: str, **params: float) -> Loss:
         if param not in known:
             raise RecipeError(f"loss {name}: unknown parameter {param!r}; {nearest(param, known)}")
     return LOSSES[name](**params)
-
-
-def _number(loss: str, name: str, value: float, low: float = -math.inf, above: float = -math.inf) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RecipeError(f"loss {loss}: {name} is {value!r}; give a finite number")
-    if value < low:
-        raise RecipeError(f"loss {loss}: {name} is {value!r}; give a number of at least {low:g}")
-    if value <= above:
-        raise RecipeError(f"loss {loss}: {name} is {value!r}; give a number above {above:g}")
-    return float(value)

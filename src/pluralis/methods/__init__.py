@@ -12,28 +12,36 @@ from torch import Tensor
 from pluralis.errors import RecipeError, nearest
 from pluralis.labels import Labels
 from pluralis.losses import LOSSES, create_loss
-from pluralis.method import LossMethod, Method
-from pluralis.models.network import Network
+from pluralis.method import LossMethod, Method, Setup
 
 START_BIASES = ("zero", "log-odds")
 SYSTEMS: dict[str, Callable[..., Method]] = {}
-"""Methods that are more than a loss: name -> constructor (net, **params)."""
+"""Methods that are more than a loss: name -> constructor (setup, **params)."""
 
 
-def create_method(name: str, net: Network, params: dict[str, Any] | None = None) -> Method:
-    """The named method over `net`."""
-    constructor = method_class(name)
+def create_method(name: str, setup: Setup, params: dict[str, Any] | None = None) -> Method:
+    """The named method over as many networks as it needs."""
+    params = params or {}
     if name in LOSSES:
-        return LossMethod(net, create_loss(name, **(params or {})))
-    method: Method = constructor(net, **(params or {}))
+        loss = create_loss(name, **params)
+        if setup.labels is not None:
+            loss.start(setup.labels)
+        return LossMethod(setup.make_net(), loss)
+    constructor = method_class(name)
+    known = [p for p in inspect.signature(constructor).parameters if p != "setup"]
+    for param in params:
+        if param not in known:
+            raise RecipeError(f"method {name}: unknown parameter {param!r}; {nearest(param, known)}")
+    method: Method = constructor(setup, **params)
     return method
 
 
 def start_heads(method: Method, labels: Labels, bias: str) -> None:
-    """Set every head's starting bias: `zero`, or the `log-odds` of the observed frequencies."""
+    """Show every head the labels, and set its starting bias: `zero`, or the `log-odds` of the observed frequencies."""
     if bias not in START_BIASES:
         raise RecipeError(f"method.start_bias is {bias!r}; it must be method, {' or '.join(START_BIASES)}")
     for _, net in method.networks():
+        net.head.start(labels)
         net.head.set_bias(start_values(labels, bias))
 
 
@@ -69,7 +77,7 @@ def describe_methods() -> list[dict[str, Any]]:
             "parameters": {
                 p.name: None if p.default is inspect.Parameter.empty else p.default
                 for p in inspect.signature(entry).parameters.values()
-                if p.name not in ("net", "reduction")
+                if p.name not in ("setup", "reduction")
             },
             "start_bias": entry.start_bias,
             "batch_coupled": entry.batch_coupled,

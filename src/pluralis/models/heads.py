@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.errors import RecipeError
+from pluralis.labels import Labels
 
 
 class Head(nn.Module):
@@ -17,6 +18,9 @@ class Head(nn.Module):
     def set_bias(self, values: Tensor) -> None:
         """Sets the starting bias of each class from `values` [C]: log-odds of its frequency, or zeros."""
         raise NotImplementedError
+
+    def start(self, labels: Labels) -> None:
+        """What a head takes from the training labels before the first step, such as which labels occur together."""
 
 
 class LinearHead(Head):
