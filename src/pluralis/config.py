@@ -63,7 +63,7 @@ class SelectPart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """Seed, device and precision; cache, workers, save_seconds and watch_test never change a result."""
+    """Seed, device and precision; cache, decoded, workers, save_seconds and watch_test never change a result."""
 
     seed: int = 0
     device: str = "auto"  # auto | cpu | cuda | cuda:N
@@ -71,6 +71,7 @@ class RunPart:
     compile: bool = False
     deterministic: bool = False
     cache: str = "ram"  # none | ram | device
+    decoded: str = ""  # folder where decoded pictures are kept for the next run; "" = nowhere
     workers: int = 2
     save_seconds: float = 60.0
     watch_test: bool = False  # evaluate the test set after each epoch, for curves
@@ -155,7 +156,7 @@ class Recipe:
         return "\n".join(lines)
 
 
-_FREE = {"run.cache", "run.workers", "run.save_seconds", "run.watch_test", "data.images", "data.labels"}
+_FREE = {"run.cache", "run.decoded", "run.workers", "run.save_seconds", "run.watch_test", "data.images", "data.labels"}
 
 
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:

@@ -177,6 +177,7 @@ def make_loader(
         size=recipe.data.size,
         store_size=recipe.data.store_size,
         cache=cache,
+        keep_in=recipe.run.decoded,
         workers=recipe.run.workers,
         device=device,
         progress=progress,

@@ -19,7 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pluralis import distributed
+from pluralis.data import decoded
 from pluralis.data.augment import COLUMNS, get_augment, resize
+from pluralis.data.images import ImageFiles
 from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock
@@ -76,6 +78,7 @@ class Loader:
         size: int,
         store_size: int = 0,
         cache: str = "none",
+        keep_in: str = "",
         workers: int = 0,
         device: torch.device | str = "cpu",
         progress: Progress | None = None,
@@ -92,7 +95,7 @@ class Loader:
         self._workers = workers
         self._pixels: Tensor | None = images.pixels if isinstance(images, TensorImages) else None
         if cache != "none" and self._pixels is None:
-            self._pixels = self._decode_all(progress)
+            self._pixels = self._decode_or_find(keep_in, progress)
         if cache == "device" and self._pixels is not None:
             self._pixels = self._pixels.to(self.device)
         dense = len(labels) * len(labels.classes) <= _DENSE_LABELS
@@ -180,6 +183,15 @@ class Loader:
                 raise DataError(pixels)
             yield pixels
 
+    def _decode_or_find(self, folder: str, progress: Progress | None) -> Tensor:
+        if not folder or not isinstance(self.images, ImageFiles):
+            return self._decode_all(progress)
+        pixels = decoded.find(Path(folder), self.images, self._store_size)
+        if pixels is None:
+            pixels = self._decode_all(progress)
+            decoded.keep(Path(folder), self.images, pixels)
+        return pixels
+
     def _decode_all(self, progress: Progress | None) -> Tensor:
         shape = (len(self), 3, self._store_size, self._store_size)
         needed, free = math.prod(shape), _free_memory()
@@ -190,8 +202,8 @@ class Loader:
             )
         pixels = torch.empty(shape, dtype=torch.uint8)
         parts = torch.arange(len(self)).split(64)
-        for rows, decoded in zip(parts, self._decoded(list(parts)), strict=True):
-            pixels[rows] = decoded
+        for rows, squares in zip(parts, self._decoded(list(parts)), strict=True):
+            pixels[rows] = squares
             if progress is not None:
                 progress(int(rows[-1]) + 1, len(self))
         return pixels
