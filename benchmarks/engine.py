@@ -39,7 +39,7 @@ def main(
     device: str = "auto",
 ) -> dict[str, float | str]:
     where = choose_device(device)
-    runtime = Runtime(where, compile=compile)
+    runtime = Runtime(where, compile=compile, autotune=True)
     torch.manual_seed(0)
     pixels = torch.randint(0, 256, (batch * steps, 3, size, size), dtype=torch.uint8, device=where)
     truth = torch.where(torch.rand(len(pixels), CLASSES) < 0.1, 1, 0)

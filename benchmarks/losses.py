@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -15,30 +17,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pluralis.labels import Labels
 from pluralis.losses import LOSSES, create_loss
 
 BAR = 3.0
 SIZES = {(64, 80): 300, (1024, 10_000): 15}  # shape: repetitions
 FLOOR = "cross-entropy"
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def main(device: str = "cpu", json_file: str | None = None, dtype: str = "float32") -> list[dict[str, Any]]:
+def main(
+    device: str = "cpu", json_file: str | None = None, dtype: str = "float32", memory: bool = False
+) -> list[dict[str, Any]]:
     """Print a table of times and ratios, and give one row for each loss and size."""
     rows = []
-    for (n, c), repetitions in SIZES.items():
-        torch.manual_seed(0)
-        logits = torch.randn(n, c, device=device, dtype=getattr(torch, dtype), requires_grad=True)
-        labels = torch.zeros(n, c, dtype=torch.int8, device=device)
-        labels[torch.arange(n), torch.randint(c, (n,))] = 1
-        labels[torch.arange(n), torch.randint(c, (n,))] = -1
-        calls = _calls(logits, labels)
+    for shape, repetitions in SIZES.items():
+        logits, labels = _inputs(shape, device, dtype)
+        calls = {name: _call(name, logits, labels) for name in (FLOOR, *LOSSES)}
         seconds = _interleaved(calls, logits, repetitions)
         for name, call in calls.items():
             ratio = median(seconds[name]) / median(seconds[FLOOR])
-            row = {"loss": name, "shape": [n, c], "device": device, "dtype": dtype}
+            row = {"loss": name, "shape": list(shape), "device": device, "dtype": dtype}
             row |= {"milliseconds": 1e3 * median(seconds[name]), "ratio": ratio, "bar": BAR}
             if device.startswith("cuda"):
                 row["peak_megabytes"] = _peak_megabytes(call, logits)
+            elif memory and shape == max(SIZES):
+                row["peak_megabytes"] = _peak_in_a_child(name, shape, dtype)
             rows.append(row)
             _show(row)
     if json_file:
@@ -48,13 +52,26 @@ def main(device: str = "cpu", json_file: str | None = None, dtype: str = "float3
     return rows
 
 
-def _calls(logits: Tensor, labels: Tensor) -> dict[str, Callable[[], Tensor]]:
-    target = (labels > 0).to(logits.dtype)
-    calls: dict[str, Callable[[], Tensor]] = {FLOOR: lambda: F.binary_cross_entropy_with_logits(logits, target)}
-    for name in LOSSES:
-        loss = create_loss(name)
-        calls[name] = lambda loss=loss: loss(logits, labels, epoch=1, epochs=2)  # type: ignore[misc]
-    return calls
+def _inputs(shape: tuple[int, int], device: str, dtype: str) -> tuple[Tensor, Tensor]:
+    """Logits, and labels of which each row has one present and one absent."""
+    n, c = shape
+    torch.manual_seed(0)
+    logits = torch.randn(n, c, device=device, dtype=getattr(torch, dtype), requires_grad=True)
+    labels = torch.zeros(n, c, dtype=torch.int8, device=device)
+    labels[torch.arange(n), torch.randint(c, (n,))] = 1
+    labels[torch.arange(n), torch.randint(c, (n,))] = -1
+    return logits, labels
+
+
+def _call(name: str, logits: Tensor, labels: Tensor) -> Callable[[], Tensor]:
+    """The loss in its second epoch: what begins then, such as large-loss selection, has begun."""
+    if name == FLOOR:
+        target = (labels > 0).to(logits.dtype)
+        return lambda: F.binary_cross_entropy_with_logits(logits, target)
+    loss = create_loss(name)
+    loss.start(Labels.from_dense(labels.cpu().numpy()))
+    loss.to(logits.device)
+    return lambda: loss(logits, labels, epoch=1, epochs=2)  # type: ignore[no-any-return]
 
 
 def _interleaved(calls: dict[str, Callable[[], Tensor]], logits: Tensor, repetitions: int) -> dict[str, list[float]]:
@@ -86,6 +103,28 @@ def _peak_megabytes(call: Callable[[], Tensor], logits: Tensor) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
+def _peak_in_a_child(name: str, shape: tuple[int, int], dtype: str) -> float:
+    """The same on the CPU, by a process of its own: what one loss leaves to the allocator, the next would use."""
+    command = [sys.executable, "-m", "benchmarks.losses", "--dtype", dtype, "--peak", name, *map(str, shape)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _print_peak(name: str, n: int, c: int, dtype: str) -> None:
+    small, known = _inputs((64, 80), "cpu", dtype)
+    _call(name, small, known)().backward()  # what is loaded at first use is not the loss's
+    logits, labels = _inputs((n, c), "cpu", dtype)
+    call = _call(name, logits, labels)
+    CLEAR.write_text("5")  # resets the high-water mark (Linux)
+    before = _status("VmRSS")
+    call().backward()
+    print((_status("VmHWM") - before) / 1024)
+
+
+def _status(key: str) -> int:
+    """A figure of this process in kilobytes."""
+    return next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith(key))
+
+
 def _show(row: dict[str, Any]) -> None:
     n, c = row["shape"]
     verdict = "ok" if row["ratio"] <= row["bar"] else "ABOVE THE BAR"
@@ -102,4 +141,11 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float32", help="of the logits: float32, bfloat16, float16")
     parser.add_argument("--json", dest="json_file", help="write the figures to this file")
-    main(**vars(parser.parse_args()))
+    parser.add_argument("--memory", action="store_true", help="also the peak memory on the CPU (Linux)")
+    parser.add_argument("--peak", nargs=3, metavar=("LOSS", "N", "C"), help="print only that of one loss")
+    arguments = vars(parser.parse_args())
+    peak = arguments.pop("peak")
+    if peak:
+        _print_peak(peak[0], int(peak[1]), int(peak[2]), arguments["dtype"])
+    else:
+        main(**arguments)

@@ -21,6 +21,7 @@ class Runtime:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "auto"  # auto = bf16 on a GPU that has it, fp32 elsewhere
     compile: bool = False
+    autotune: bool = False  # try every convolution kernel at first: pays for itself in long runs only
     deterministic: bool = False  # bit-equal on a GPU too, at some cost in speed
 
     def __post_init__(self) -> None:
@@ -39,7 +40,7 @@ class Runtime:
     def place(self, method: Method) -> None:
         """Move the method to the device, in the layout that its convolutions are fastest in."""
         if self.device.type == "cuda":
-            torch.backends.cudnn.benchmark = not self.deterministic
+            torch.backends.cudnn.benchmark = self.autotune and not self.deterministic
         if self.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it
             torch.use_deterministic_algorithms(True)

@@ -19,19 +19,35 @@ HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 class Spec:
     """A loss and its formula.
 
-    `reference(z, y, frozen)` gives the loss of each entry in numpy; what the formula holds constant is computed from
-    `frozen`, so that a derivative by `z` leaves it alone. `over_known`: the mean runs over known entries, not all.
-    `fades`: the formula itself takes the gradient away from a positive with a logit of −1e4. `coupled`: the mean of the
-    parts of a batch is not the mean of the batch.
+    `reference(z, y, frozen)` gives the loss of each entry in numpy; what the formula holds constant, and what it
+    selects by comparing, is computed from `frozen`, so that a derivative by `z` leaves it alone.
+
+    `detached`: something is held constant. `whole`: an entry has no loss of its own; `reference` gives the value for
+    the batch, and there is no other reduction. `over_known`: the mean runs over known entries, not all. `pull`: the
+    derivative of a positive with a logit of −1e4; `fades`: the formula itself takes it away. `coupled`: the mean of the
+    parts of a batch is not the mean of the batch. `soft`: known labels have targets inside (0, 1), so that a large
+    logit is pulled back.
     """
 
     name: str
     loss: Callable[..., Tensor]
     reference: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
     detached: bool = False
+    whole: bool = False
     over_known: bool = False
+    pull: float = -1.0
     fades: bool = False
     coupled: bool = False
+    soft: bool = False
+
+    @property
+    def reductions(self) -> list[dict[str, str]]:
+        return [{}] if self.whole else [{"reduction": r} for r in ("mean", "sum", "none")]
+
+    @property
+    def total(self) -> dict[str, str]:
+        """The sum, or the mean where there is nothing else."""
+        return {} if self.whole else {"reduction": "sum"}
 
 
 def check_loss(spec: Spec) -> None:
@@ -68,15 +84,26 @@ def gradient(loss: Callable[..., Tensor], logits: Tensor, labels: Tensor, **opti
 def _matches_the_formula(spec: Spec) -> None:
     logits, labels = example()
     z, y = logits.numpy(), labels.numpy()
-    count = np.count_nonzero(y) if spec.over_known else y.size
-    entries = spec.reference(z, y, z)
-    # A complex step of 1e-30 gives the derivative to the last digit, without the cancellation of a difference.
-    slopes = spec.reference(z + 1e-30j, y, z).imag / 1e-30
+    count = 1 if spec.whole else np.count_nonzero(y) if spec.over_known else y.size
+    entries = np.asarray(spec.reference(z, y, z))
     value, slope = gradient(spec.loss, logits, labels)
     np.testing.assert_allclose(value.item(), entries.sum() / count, rtol=1e-12)
-    np.testing.assert_allclose(slope.numpy(), slopes / count, rtol=1e-12, atol=1e-18)
-    each = spec.loss(logits, labels, reduction="none")
-    np.testing.assert_allclose(each.numpy(), entries, rtol=1e-12, atol=1e-16)
+    np.testing.assert_allclose(slope.numpy(), _slopes(spec, z, y) / count, rtol=1e-12, atol=1e-18)
+    if not spec.whole:
+        each = spec.loss(logits, labels, reduction="none")
+        np.testing.assert_allclose(each.numpy(), entries, rtol=1e-12, atol=1e-16)
+
+
+def _slopes(spec: Spec, z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A complex step of 1e-30 gives the derivative to the last digit, without the cancellation of a difference."""
+    if not spec.whole:
+        return spec.reference(z + 1e-30j, y, z).imag / 1e-30
+    slopes = np.empty_like(z)
+    for at in np.ndindex(z.shape):
+        moved = z.astype(complex)
+        moved[at] += 1e-30j
+        slopes[at] = spec.reference(moved, y, z).imag / 1e-30
+    return slopes
 
 
 def _gradcheck(spec: Spec) -> None:
@@ -84,28 +111,30 @@ def _gradcheck(spec: Spec) -> None:
         return  # differences would see the constants move; the complex step above is the check
     logits, labels = example(4, 5)
     leaf = logits.requires_grad_()
-    for reduction in ("mean", "sum", "none"):
-        assert torch.autograd.gradcheck(lambda z, r=reduction: spec.loss(z, labels, reduction=r), leaf)
+    for options in spec.reductions:
+        assert torch.autograd.gradcheck(lambda z, o=options: spec.loss(z, labels, **o), leaf)
 
 
 def _finite_for_large_logits(spec: Spec) -> None:
     rows = torch.tensor([1e4, -1e4, 100.0, -100.0, 20.0, -20.0, 0.0]).repeat(3, 1)
     labels = torch.tensor([1, 0, -1], dtype=torch.int8)[:, None].expand(3, 7).contiguous()
+    scale = rows.numel() if spec.whole else 1
     for dtype in HALF_AND_SINGLE:
         for autocast in (False, True):
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                value, slope = gradient(spec.loss, rows.to(dtype), labels, reduction="sum")
+                value, slope = gradient(spec.loss, rows.to(dtype), labels, **spec.total)
             assert value.isfinite(), (spec.name, dtype)
             assert slope.isfinite().all(), (spec.name, dtype)
             if not spec.fades:
-                assert slope[0, 1] == -1, "a positive at −1e4 lost its gradient"
-            assert slope[2, 0] >= 0
-            assert slope[0, 0] <= 0
+                exact = torch.tensor(spec.pull / scale, dtype=dtype)
+                torch.testing.assert_close(slope[0, 1], exact, msg="a positive at −1e4 lost its gradient")
+            assert spec.soft or slope[2, 0] >= 0
+            assert spec.soft or slope[0, 0] <= 0
     # The scale of a mixed-precision trainer starts at 2^16, beyond float16: it must meet the derivative in float32.
     leaf = torch.full((2, 3), 3.0, dtype=torch.float16, requires_grad=True)
     ones = torch.ones(2, 3)
-    (spec.loss(leaf, ones, reduction="sum") * 2.0**16).backward()
-    _, expected = gradient(spec.loss, torch.full((2, 3), 3.0), ones, reduction="sum")
+    (spec.loss(leaf, ones, **spec.total) * 2.0**16).backward()
+    _, expected = gradient(spec.loss, torch.full((2, 3), 3.0), ones, **spec.total)
     assert leaf.grad is not None
     torch.testing.assert_close(leaf.grad.float(), expected * 2**16, rtol=2e-3, atol=0)
 
@@ -136,8 +165,8 @@ def _follows_permutations(spec: Spec) -> None:
         moved, moved_slope = gradient(spec.loss, logits.index_select(dim, order), labels.index_select(dim, order))
         torch.testing.assert_close(moved, value, rtol=1e-13, atol=0)
         torch.testing.assert_close(moved_slope, slope.index_select(dim, order), rtol=1e-13, atol=0)
-    turned = gradient(spec.loss, logits.t(), labels.t())  # not contiguous
-    torch.testing.assert_close(turned[1].t(), slope, rtol=1e-13, atol=0)
+    _, strided = gradient(spec.loss, *(t.t().contiguous().t() for t in (logits, labels)))
+    torch.testing.assert_close(strided, slope, rtol=1e-13, atol=0)
 
 
 def _leaves_no_trace(spec: Spec) -> None:
@@ -159,6 +188,8 @@ def _leaves_no_trace(spec: Spec) -> None:
 
 
 def _reductions_agree(spec: Spec) -> None:
+    if spec.whole:
+        return
     logits, labels = example()
     count = int(labels.count_nonzero()) if spec.over_known else labels.numel()
     mean, mean_slope = gradient(spec.loss, logits, labels, reduction="mean")
@@ -173,21 +204,21 @@ def _reductions_agree(spec: Spec) -> None:
 
 def _blocks_make_no_difference(spec: Spec) -> None:
     logits, labels = example(23, 11)
-    for reduction in ("mean", "sum", "none"):
-        whole, whole_slope = gradient(spec.loss, logits, labels, reduction=reduction)
+    for options in spec.reductions:
+        whole, whole_slope = gradient(spec.loss, logits, labels, **options)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pointwise, "ENTRIES_PER_BLOCK", 30)
             patch.setattr(pointwise, "ENTRIES_SHARED", 40)
             for few in (0, 1000):  # the ways of many threads and of few
                 patch.setattr(pointwise, "FEW_THREADS", few)
-                parts, parts_slope = gradient(spec.loss, logits, labels, reduction=reduction)
+                parts, parts_slope = gradient(spec.loss, logits, labels, **options)
                 torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-16)
                 torch.testing.assert_close(parts_slope, whole_slope, rtol=1e-13, atol=1e-16)
-    single = logits.float().repeat(120, 30)  # many real blocks
-    many, many_slope = gradient(spec.loss, single, labels.repeat(120, 30), reduction="sum")
-    one, one_slope = gradient(spec.loss, logits, labels, reduction="sum")
-    torch.testing.assert_close(many.double(), one * 3600, rtol=1e-5, atol=0)
-    torch.testing.assert_close(many_slope[-23:, -11:].double(), one_slope, rtol=1e-5, atol=1e-7)
+    copies = 3600  # many real blocks
+    many, many_slope = gradient(spec.loss, logits.float().repeat(copies, 1), labels.repeat(copies, 1))
+    one, one_slope = gradient(spec.loss, logits, labels)
+    torch.testing.assert_close(many.double(), one, rtol=1e-5, atol=0)
+    torch.testing.assert_close(many_slope[-23:].double() * copies, one_slope, rtol=1e-5, atol=1e-9)
 
 
 def _label_types_make_no_difference(spec: Spec) -> None:

@@ -1,0 +1,43 @@
+"""What every loss is: a small module over logits and labels."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from pluralis.labels import Labels
+
+VARIANTS = ("paper", "released")
+"""Where the code that a paper's authors published departs from the paper: the paper's way, or the code's."""
+
+
+class Loss(nn.Module):
+    """A loss over logits [N, C] and labels [N, C] in {+1, 0, -1}; a scalar comes back.
+
+    `paper` is where the formula comes from. `start_bias` is the bias of the head that suits the loss at the start:
+    "zero" (p = 1/2) or "log-odds" (p = the share of written labels). `batch_coupled` says that the value of an entry
+    depends on other entries of the batch, so that gradients of parts of a batch do not add up to those of the whole.
+    """
+
+    paper: ClassVar[str]
+    start_bias: ClassVar[str] = "zero"
+    batch_coupled: ClassVar[bool] = False
+
+    def __init__(self) -> None:  # so that the signature of a loss shows its own parameters and nothing else
+        super().__init__()
+
+    def start(self, labels: Labels) -> None:
+        """What a loss takes from the training labels before the first step, such as class priors."""
+
+    def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in parameters(type(self)))
+
+
+def parameters(loss: type[Loss]) -> dict[str, Any]:
+    """Names and defaults of a loss's parameters."""
+    return {name: p.default for name, p in inspect.signature(loss).parameters.items()}

@@ -1,0 +1,107 @@
+"""Class-aware selective loss: which unknown labels count as absent depends on the batch and on the class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor
+
+from pluralis.losses.kernels import LOG2E, check_batch, log_sigmoid, signs
+from pluralis.losses.large_loss import largest_unknown
+from pluralis.losses.pointwise import pointwise
+from pluralis.losses.priors import PriorLoss
+from pluralis.params import number, whole
+
+_ASSUMED = -2  # a label code of the kernel: unknown, and counted as absent; 0 is left out
+
+
+def csl(
+    logits: Tensor,
+    labels: Tensor,
+    gamma_pos: float = 0.0,
+    gamma_neg: float = 1.0,
+    gamma_unann: float = 2.0,
+    likely: int = 5,
+    common: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Partial asymmetric loss: unknown labels count as absent, except those that are probably present.
+
+    L = −(1/NC) Σ [1(y=1) (1−p)^{γ+} log p + 1(y=−1) p^{γ−} log(1−p) + 1(y=0) ω p^{γu} log(1−p)]; ω = 0 for the
+    `likely`·N unknown entries with the highest p of the batch and for classes that are `common` ([C] bool), else 1.
+    Ben-Baruch et al., CVPR 2022, who take the sum. A common class without verified absent labels is learnt from its
+    positives alone, as published.
+
+    >>> import torch
+    >>> z = torch.tensor([[0.0, 0.0, 2.0]])
+    >>> csl(z, torch.tensor([[1, 0, 0]]), likely=1, reduction="none")
+    tensor([[0.6931, 0.1733, 0.0000]])
+    """
+    check_batch(logits, labels, reduction)
+    given = signs(labels)
+    unknown = given == 0
+    code = given.masked_fill(unknown if common is None else unknown & ~common, _ASSUMED)
+    k = min(likely * logits.shape[0], logits.numel())
+    if k > 0:
+        where = largest_unknown(logits, unknown, k)
+        code.view(-1)[where] = given.reshape(-1)[where]
+    return pointwise(partial(_selective, gammas=(gamma_pos, gamma_neg, gamma_unann)), logits, code, reduction)
+
+
+class CSL(PriorLoss):
+    """Class-aware selective loss (see `functional.csl`).
+
+    `likely` unknown labels an image and all of classes with a prior above `max_prior` are ignored. `prior`: one number,
+    or one for each class; the paper takes it from a model that was trained without unknown labels. Without it the
+    observed frequencies, scaled to `k` labels an image; where there are no training labels either, no class is common.
+
+    >>> import torch
+    >>> CSL(likely=0, prior=0.0)(torch.zeros(1, 2), torch.tensor([[1, 0]]))
+    tensor(0.4332)
+    """
+
+    paper = "Ben-Baruch et al.: Multi-label Classification with Partial Annotations …, CVPR 2022"
+    batch_coupled = True
+
+    def __init__(
+        self,
+        gamma_pos: float = 0.0,
+        gamma_neg: float = 1.0,
+        gamma_unann: float = 2.0,
+        likely: int = 5,
+        max_prior: float = 0.05,
+        prior: float | Sequence[float] | None = None,
+        k: float = 1.5,
+    ) -> None:
+        super().__init__("loss csl", prior, k)
+        self.gamma_pos = number("loss csl", "gamma_pos", gamma_pos, low=0.0)
+        self.gamma_neg = number("loss csl", "gamma_neg", gamma_neg, low=0.0)
+        self.gamma_unann = number("loss csl", "gamma_unann", gamma_unann, low=0.0)
+        self.likely = whole("loss csl", "likely", likely)
+        self.max_prior = number("loss csl", "max_prior", max_prior, low=0.0, high=1.0)
+
+    def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
+        common = self.priors(logits.shape[-1]) > self.max_prior if len(self.class_prior) else None
+        return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, self.likely, common)
+
+
+def _selective(
+    z: Tensor, code: Tensor, slope: bool, gammas: tuple[float, float, float]
+) -> tuple[Tensor, Tensor | None]:
+    """−x^γ log(1−x) as in asymmetric loss; a label code of 0 is left out, _ASSUMED is unknown and assumed absent."""
+    given = code.to(z.dtype)
+    sign = given.clamp(-1, 1)
+    right = z * sign
+    # The γ of an entry by the parabola through the three values at 1, −1 and −2; what it is at 0 does not matter.
+    present, absent, assumed = (gamma * LOG2E for gamma in gammas)
+    a = (present - absent) / 2
+    b = (a - absent + assumed) / 3
+    gamma = given.mul(b).add_(a).mul_(given).add_(absent + a - b)
+    log_rest = log_sigmoid(right)
+    factor = (log_rest - right).mul_(gamma).exp2_().mul_(sign)
+    loss = (factor * log_rest).mul_(sign).neg_()
+    if not slope:
+        return loss, None
+    x = right.neg().sigmoid_().addcmul_(right.sigmoid_().mul_(gamma), log_rest, value=-1 / LOG2E)
+    return loss, x.mul_(factor).neg_()

@@ -1,0 +1,174 @@
+"""Losses that forgive unknown labels with a high probability: Hill, and self-paced loss correction (SPLC)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+from torch import Tensor
+
+from pluralis.losses.base import VARIANTS, Loss
+from pluralis.losses.kernels import log_sigmoid, power
+from pluralis.losses.pointwise import pointwise
+from pluralis.params import choice, number, whole
+
+LAMBDA = 1.5
+PAPER = "Zhang et al.: Simple and Robust Loss Design for Multi-Label Learning with Missing Labels, 2021"
+
+
+def hill(
+    logits: Tensor,
+    labels: Tensor,
+    lam: float = LAMBDA,
+    margin: float = 1.0,
+    gamma: float = 2.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Hill loss: the gradient on an unknown label rises with p and falls again where the label may well be present.
+
+    L = (1/NC) Σ [1(y=1) (1−p_m)^γ (−log p_m) + 1(y=0) (λ−p) p² − 1(y=−1) log(1−p)], p_m = σ(z − m).
+    Zhang et al., 2021, who take the sum; Chen et al., IJCAI 2024, Eq. 24, have m = γ = 0, that is −log p for the
+    present. Verified absent labels need no forgiving and take the cross-entropy.
+
+    >>> import torch
+    >>> hill(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), margin=0.0, gamma=0.0, reduction="none")
+    tensor([[0.6931, 0.2500, 0.6931]])
+    """
+    return pointwise(partial(_hill, lam=lam, margin=margin, gamma=gamma), logits, labels, reduction)
+
+
+def splc(
+    logits: Tensor,
+    labels: Tensor,
+    tau: float = 0.6,
+    margin: float = 1.0,
+    gamma: float = 2.0,
+    correct: bool = True,
+    variant: str = "paper",
+    reduction: str = "mean",
+) -> Tensor:
+    """Focal margin loss with self-paced correction: an unknown label with p > τ counts as present in this step.
+
+    L = (1/NC) Σ  loss⁺                                     y = +1
+                  1(p ≤ τ) loss⁻ + 1(p > τ) loss⁺           y = 0, or loss⁻ alone unless `correct`
+                  −log(1−p)                                 y = −1, never corrected (not in the paper)
+    loss⁺ = (1−p_m)^γ (−log p_m), p_m = σ(z − m); loss⁻ = (λ−p) p², λ = 1.5.
+    Zhang et al., 2021, as in Table 1 and Eq. 25 of Chen et al., IJCAI 2024. `variant="released"`: as the published
+    code, loss⁻ = p^γ (−log(1−p)), and corrected labels have no margin.
+
+    >>> import torch
+    >>> splc(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2), reduction="none")
+    tensor([[0.1733, 0.2500]])
+    """
+    threshold = math.log(tau / (1 - tau)) if correct else math.inf
+    kernel = partial(_splc, threshold=threshold, margin=margin, gamma=gamma, released=variant == "released")
+    return pointwise(kernel, logits, labels, reduction)
+
+
+class Hill(Loss):
+    """Hill loss with focal margin for present labels (see `functional.hill`).
+
+    `variant="released"`: −log p for present labels, as in the table and code of Chen et al., IJCAI 2024.
+
+    >>> import torch
+    >>> Hill(variant="released")(torch.zeros(1, 2), torch.tensor([[1, 0]]))
+    tensor(0.4716)
+    """
+
+    paper = PAPER
+
+    def __init__(self, lam: float = LAMBDA, margin: float = 1.0, gamma: float = 2.0, variant: str = "paper") -> None:
+        super().__init__()
+        self.lam = number("loss hill", "lam", lam, low=1.0)  # below 1 the loss of a probability near 1 is negative
+        self.margin = number("loss hill", "margin", margin, low=0.0)
+        self.gamma = number("loss hill", "gamma", gamma, low=0.0)
+        self.variant = choice("loss hill", "variant", variant, VARIANTS)
+
+    def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
+        plain = self.variant == "released"
+        return hill(logits, labels, self.lam, 0.0 if plain else self.margin, 0.0 if plain else self.gamma)
+
+
+class SPLC(Loss):
+    """Self-paced loss correction from `start_epoch` on (see `functional.splc`); epochs count from 0.
+
+    >>> import torch
+    >>> SPLC()(torch.zeros(1, 2), torch.tensor([[1, 0]]), epoch=1)
+    tensor(0.4759)
+    """
+
+    paper = PAPER
+
+    def __init__(
+        self,
+        tau: float = 0.6,
+        margin: float = 1.0,
+        gamma: float = 2.0,
+        start_epoch: int = 1,
+        variant: str = "paper",
+    ) -> None:
+        super().__init__()
+        self.tau = number("loss splc", "tau", tau, above=0.0, below=1.0)
+        self.margin = number("loss splc", "margin", margin, low=0.0)
+        self.gamma = number("loss splc", "gamma", gamma, low=0.0)
+        self.start_epoch = whole("loss splc", "start_epoch", start_epoch)
+        self.variant = choice("loss splc", "variant", variant, VARIANTS)
+
+    def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
+        correct = epoch >= self.start_epoch
+        return splc(logits, labels, self.tau, self.margin, self.gamma, correct, self.variant)
+
+
+def _hill(z: Tensor, y: Tensor, slope: bool, lam: float, margin: float, gamma: float) -> tuple[Tensor, Tensor | None]:
+    given = y.sign().to(z.dtype)
+    present = given.clamp(min=0)
+    return _mixed(z, given, present, present, slope, lam, margin, gamma)
+
+
+def _splc(
+    z: Tensor, y: Tensor, slope: bool, threshold: float, margin: float, gamma: float, released: bool
+) -> tuple[Tensor, Tensor | None]:
+    given = y.sign().to(z.dtype)
+    observed = given.clamp(min=0)
+    present = observed
+    if threshold < math.inf:
+        likely = (z > threshold).to(z.dtype)
+        present = observed.addcmul(likely, given.abs().neg_().add_(1))
+    lam, shifted = (None, observed) if released else (LAMBDA, present)
+    return _mixed(z, given, present, shifted, slope, lam, margin, gamma)
+
+
+def _mixed(
+    z: Tensor,
+    given: Tensor,
+    present: Tensor,
+    shifted: Tensor,
+    slope: bool,
+    lam: float | None,
+    margin: float,
+    gamma: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Focal margin loss where `present`, cross-entropy where `given` is −1, and elsewhere Hill, or focal without λ.
+
+    `present` and `shifted` are 0 or 1; the margin applies where `shifted`.
+    """
+    sign = present.mul(2).sub_(1)
+    right = z.mul(sign).sub_(shifted, alpha=margin) if margin else z * sign
+    rest = right.neg().sigmoid_()  # 1 − p_m where present, p elsewhere
+    log_right = log_sigmoid(right)
+    absent = given.clamp(max=0).neg_()
+    focal = present if lam is not None else 1 - absent
+    weight = power(rest, gamma).mul(focal).add_(absent)
+    loss = (weight * log_right).neg_()
+    hill = None
+    if lam is not None:
+        hill = rest.square().mul_(focal.add(absent).neg_().add_(1))  # p² where neither present nor absent
+        loss.addcmul_(hill, lam - rest)
+    if not slope:
+        return loss, None
+    right_side = right.sigmoid_()
+    # By r: the focal term falls by rest^γ (rest − γ (1−rest) log(1−rest)), Hill by p² (1−p) (2λ − 3p).
+    falling = (weight * rest).addcmul_(weight.mul(focal).mul_(right_side), log_right, value=-gamma)
+    if lam is not None and hill is not None:
+        falling.addcmul_(hill.mul_(right_side), rest.mul(-3).add_(2 * lam))
+    return loss, falling.mul_(sign).neg_()

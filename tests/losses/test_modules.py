@@ -1,0 +1,236 @@
+"""The losses as modules: parameters, schedules, state and errors."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+import torch
+
+from pluralis.errors import LabelError, RecipeError
+from pluralis.labels import Labels
+from pluralis.losses import LOSSES, create_loss, functional
+from pluralis.losses.priors import estimate_priors
+from pluralis.method import Setup
+from pluralis.methods import create_method
+from pluralis.models import create_model
+from tests.losses.check_loss import example, gradient
+
+LABELS = Labels.from_lists([[0], [0], [1], [0]], 3)
+
+
+def test_modules_are_the_functions_with_schedules():
+    logits, labels = example()
+    gr = create_loss("gr", wT=10.0, bT=-8.0)
+    expected = functional.gr(logits, labels, w=5.0, b=-5.0, mu=0.65, sigma=1.25)
+    assert gr(logits, labels, epoch=4, epochs=8) == expected
+    assert gr(logits, labels) == functional.gr(logits, labels, w=0.0, b=-2.0, mu=0.5, sigma=2.0)
+    assert create_loss("an-ls")(logits, labels) == functional.an_ls(logits, labels, 0.1)
+    assert create_loss("an-ls", variant="released")(logits, labels) == functional.an_ls(logits, labels, 0.2)
+    plain = functional.hill(logits, labels, margin=0.0, gamma=0.0)
+    assert create_loss("hill", variant="released")(logits, labels) == plain
+    late = create_loss("splc", variant="released")(logits, labels, epoch=1)
+    assert late == functional.splc(logits, labels, variant="released")
+    common = torch.tensor([False, True, False, True, False, False, False])
+    csl = create_loss("csl", likely=1, prior=[0.01, 0.2, 0.05, 0.9, 0.0, 0.01, 0.01])
+    assert csl(logits, labels) == functional.csl(logits, labels, likely=1, common=common)
+
+
+@pytest.mark.parametrize("name", [n for n in LOSSES if n not in ("upu", "nnpu")])
+def test_defaults_of_module_and_function_are_the_same(name):
+    logits, labels = example()
+    function = getattr(functional, name.replace("-", "_"))
+    assert create_loss(name)(logits, labels) == function(logits, labels, **{"correct": False} if name == "splc" else {})
+
+
+def test_modules_describe_themselves():
+    assert list(inspect.signature(LOSSES["an"]).parameters) == []
+    assert inspect.signature(LOSSES["em"]).parameters["alpha"].default == 0.2
+    assert repr(create_loss("em")) == "EM(alpha=0.2)"
+    assert repr(create_loss("nnpu", k=2.0)) == "NNPU(prior=None, k=2.0)"
+    assert "q3=1.0" in repr(create_loss("gr"))
+    for name, loss in LOSSES.items():
+        assert loss.paper
+        assert loss.start_bias in ("zero", "log-odds")
+        assert repr(create_loss(name)).startswith(loss.__name__ + "(")
+    coupled = {name for name, loss in LOSSES.items() if loss.batch_coupled}
+    assert coupled == {"bce", "epr", "ll-r", "ll-ct", "csl", "upu", "nnpu"}
+
+
+def test_released_gr():
+    """−log p for the present, and μ, σ one epoch ahead of w, b."""
+    logits, labels = example()
+    loss = create_loss("gr", variant="released")
+    assert loss.at(epoch=0, epochs=8) == {"w": 0.0, "b": -2.0, "mu": 0.5 + 0.3 / 8, "sigma": 2 - 1.5 / 8}
+    last = loss.at(epoch=7, epochs=8)
+    assert (last["w"], last["mu"], last["sigma"]) == (1.75, 0.8, 0.5)
+    assert loss(logits, labels, epoch=7, epochs=8) == functional.gr(logits, labels, **last, q1=0.0)
+
+
+def test_ablations_of_gr():
+    """The rows of its Table 3."""
+    logits, labels = example()
+    now = {"w": 1.0, "b": -2.0, "mu": 0.65, "sigma": 1.25}
+    for switch, changes in (
+        ("pseudo", {"w": 0.0, "b": -1e4}),
+        ("weights", {"sigma": 1e9}),
+        ("robust", {"q1": 0.0, "q2": 0.0, "q3": 0.0}),
+    ):
+        got = create_loss("gr", **{switch: False})(logits, labels, epoch=1, epochs=2)
+        torch.testing.assert_close(got, functional.gr(logits, labels, **{**now, **changes}), rtol=1e-12, atol=0)
+        assert got != functional.gr(logits, labels, **now)
+
+
+@pytest.mark.parametrize("trainable", ["beta", "alpha", "both"])
+def test_trainable_gr(trainable):
+    """At the start the loss is the scheduled one; its parameters get the gradient that differences see."""
+    logits, labels = example()
+    loss = create_loss("gr", trainable=trainable, w0=1.0, sigma0=0.7).double()
+    names = {"beta": ["beta"], "alpha": ["alpha"], "both": ["beta", "alpha"]}[trainable]
+    assert [name for name, _ in loss.named_parameters()] == names
+    assert set(loss.state_dict()) == set(names)
+    start = functional.gr(logits, labels, w=1.0, sigma=0.7)
+    value, slope = gradient(loss, logits, labels)
+    torch.testing.assert_close(value, start, rtol=1e-7, atol=0)  # parameters start in float32
+    _, expected = gradient(lambda z, y: functional.gr(z, y, w=1.0, sigma=0.7), logits, labels)
+    torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-9)
+    for parameter in loss.parameters():
+        assert parameter.grad is not None
+        for i in range(2):
+            moved = []
+            for step in (1e-6, -1e-6):
+                with torch.no_grad():
+                    parameter[i] += step
+                    moved.append(loss(logits, labels).item())
+                    parameter[i] -= step
+            assert parameter.grad[i].item() == pytest.approx((moved[0] - moved[1]) / 2e-6, rel=1e-5, abs=1e-9)
+
+
+def test_trained_parameters_replace_the_schedule():
+    logits, labels = example()
+    assert create_loss("gr", trainable="both")(logits, labels, epoch=3, epochs=4) == create_loss(
+        "gr", trainable="both"
+    )(logits, labels, epoch=0, epochs=4)
+    half = create_loss("gr", trainable="beta")
+    assert half(logits, labels, epoch=3, epochs=4) != half(logits, labels, epoch=0, epochs=4)
+    assert not list(create_loss("gr", trainable="beta", pseudo=False).parameters())  # nothing to train
+
+
+def test_trainable_parameters_are_trained_by_the_method():
+    method = create_method("gr", Setup(lambda: create_model("tiny", 3), 3), {"trainable": "both"})
+    names = {name for name, p in method.named_parameters() if p.requires_grad}
+    assert {"loss.beta", "loss.alpha"} <= names
+
+
+def test_priors_from_labels():
+    """Observed frequencies 3/4, 1/4 and 0, scaled to k labels an image and kept below 1."""
+    assert estimate_priors(LABELS, 1.2).tolist() == pytest.approx([0.9, 0.3, 0.0])
+    assert estimate_priors(LABELS, 3.0).tolist() == pytest.approx([0.99, 0.75, 0.0])
+    assert estimate_priors(LABELS, 0.5).tolist() == pytest.approx([0.75, 0.25, 0.0])  # never below what was seen
+    assert estimate_priors(Labels.from_lists([[]], 2), 1.5).tolist() == [0, 0]
+    two = Labels.from_lists([[0, 1], [0, 1]], 3)
+    assert estimate_priors(two, 2.0).tolist() == pytest.approx([0.99, 0.99, 0.0])  # two were written: 2 is not 4
+
+
+@pytest.mark.parametrize("name", ["upu", "nnpu", "csl"])
+def test_priors_are_kept_in_the_state(name):
+    """A finished run is read back without its labels, so that only the state knows the priors."""
+    setup = Setup(lambda: create_model("tiny", 3), 3, LABELS)
+    trained = create_method(name, setup, {"k": 1.2})
+    fresh = create_method(name, Setup(setup.make_net, 3), {"k": 1.2})
+    assert not fresh.load_state_dict(trained.state_dict()).missing_keys
+    assert fresh.loss.class_prior.tolist() == pytest.approx([0.9, 0.3, 0.0])
+    logits, labels = torch.randn(4, 3), torch.from_numpy(LABELS.dense())
+    assert trained.loss(logits, labels) == fresh.loss(logits, labels)
+
+
+def test_priors_that_are_given():
+    logits, labels = example()
+    assert create_loss("upu", prior=0.25)(logits, labels) == functional.upu(logits, labels, 0.25)
+    many = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    got = create_loss("nnpu", prior=many)(logits.float(), labels)
+    assert got == functional.nnpu(logits.float(), labels, torch.tensor(many))
+    given = create_loss("nnpu", prior=[0.1, 0.2, 0.3])
+    given.start(LABELS)
+    assert given.class_prior.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    with pytest.raises(RecipeError, match="no class priors.*prior="):
+        create_loss("nnpu")(logits, labels)
+    with pytest.raises(RecipeError, match="2 priors for 7 classes"):
+        create_loss("nnpu", prior=[0.1, 0.2])(logits, labels)
+    with pytest.raises(RecipeError, match="2 priors for 3 classes"):
+        create_loss("upu", prior=[0.1, 0.2]).start(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("bcee", {}, "did you mean 'bce'"),
+        ("nothing like it", {}, "choose from 'bce', 'an', 'em', 'gr'"),
+        ("em", {"alfa": 1.0}, "did you mean 'alpha'"),
+        ("an", {"alpha": 1.0}, "there are none"),
+        ("em", {"alpha": -0.1}, "at least 0"),
+        ("em", {"alpha": math.nan}, "finite"),
+        ("em", {"alpha": "0.2"}, "finite number"),
+        ("gr", {"sigmaT": 0.0}, "above 0"),
+        ("gr", {"q2": -1.0}, "at least 0"),
+        ("gr", {"w0": math.inf}, "finite"),
+        ("gr", {"variant": "code"}, "loss gr: variant.*paper, released"),
+        ("gr", {"trainable": "gamma"}, "none, beta, alpha, both"),
+        ("gr", {"pseudo": 1}, "true or false"),
+        ("wan", {"weight": 0.1}, "there are none"),
+        ("dw", {"weight": -1}, "loss dw: weight"),
+        ("an-ls", {"epsilon": 1.0}, "loss an-ls: epsilon.*below 1"),
+        ("an-ls", {"variant": "x"}, "loss an-ls: variant"),
+        ("n-ls", {"epsilon": -0.1}, "loss n-ls: epsilon"),
+        ("epr", {"k": 0.0}, "loss epr: k.*above 0"),
+        ("entmin", {"alpha": -1.0}, "loss entmin: alpha"),
+        ("focal", {"gamma": -1.0}, "loss focal: gamma"),
+        ("focal", {"alpha": 1.1}, "at most 1"),
+        ("asl", {"margin": 1.0}, "loss asl: margin.*below 1"),
+        ("asl", {"gamma_pos": -1.0}, "loss asl: gamma_pos"),
+        ("asl", {"gamma_neg": True}, "loss asl: gamma_neg"),
+        ("asl", {"variant": "x"}, "loss asl: variant"),
+        ("hill", {"lam": 0.9}, "loss hill: lam"),
+        ("hill", {"margin": -1.0}, "loss hill: margin"),
+        ("hill", {"variant": "x"}, "loss hill: variant"),
+        ("splc", {"tau": 1.0}, "loss splc: tau"),
+        ("splc", {"tau": 0.0}, "loss splc: tau"),
+        ("splc", {"start_epoch": 1.5}, "whole number"),
+        ("ll-r", {"delta": -0.1}, "loss ll-r: delta"),
+        ("ll-ct", {"delta": 2.0}, "loss ll-ct: delta"),
+        ("partial-bce", {"beta": -1.0}, "loss partial-bce: beta"),
+        ("partial-bce", {"alpha": -6.0}, "alpha \\+ beta is -0.55"),
+        ("partial-bce", {"gamma": -1.0}, "loss partial-bce: gamma"),
+        ("csl", {"likely": -1}, "loss csl: likely"),
+        ("csl", {"max_prior": 2.0}, "loss csl: max_prior"),
+        ("csl", {"gamma_unann": -2.0}, "loss csl: gamma_unann"),
+        ("upu", {"prior": 1.0}, "loss upu: prior is 1.0.*below 1"),
+        ("upu", {"prior": []}, "empty list"),
+        ("nnpu", {"prior": [0.1, -0.2]}, "loss nnpu: prior\\[1\\]"),
+        ("nnpu", {"prior": "0.1"}, "finite number"),
+        ("nnpu", {"k": 0}, "loss nnpu: k.*above 0"),
+    ],
+)
+def test_bad_parameters_are_named(name, params, message):
+    with pytest.raises(RecipeError, match=message):
+        create_loss(name, **params)
+
+
+def test_bad_inputs_are_named():
+    with pytest.raises(LabelError, match=r"\(2, 3\).*\(2, 4\)"):
+        functional.an(torch.zeros(2, 3), torch.zeros(2, 4))
+    with pytest.raises(LabelError, match="int64"):
+        functional.an(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3))
+    with pytest.raises(LabelError, match="scalars"):
+        functional.an(torch.tensor(0.0), torch.tensor(1))
+    with pytest.raises(LabelError, match="scalars"):
+        functional.wan(torch.tensor(0.0), torch.tensor(1))
+    with pytest.raises(RecipeError, match="average"):
+        functional.bce(torch.zeros(2, 3), torch.zeros(2, 3), reduction="average")
+    for name in ("epr", "partial_bce", "ll_r", "ll_ct", "csl"):
+        with pytest.raises(LabelError, match="a row for each image"):
+            getattr(functional, name)(torch.zeros(3), torch.zeros(3))
+    for loss in (functional.upu, functional.nnpu):
+        with pytest.raises(LabelError, match=r"\(2, 3\).*\(2, 4\)"):
+            loss(torch.zeros(2, 3), torch.zeros(2, 4), 0.1)
