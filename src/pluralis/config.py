@@ -14,17 +14,20 @@ from typing import Any, get_type_hints
 from pluralis.errors import RecipeError
 from pluralis.stage import Stage
 
+_SHARING = ("known-ratio", "drop-positives")  # protocols that leave a share of the labels
+
 
 @dataclass(frozen=True)
 class DataPart:
     """Which pictures and labels, and what of the labels is shown to training."""
 
-    format: str = "csv"  # csv | voc | scenes
+    format: str = "csv"  # csv | voc | coco | npy | scenes
     images: str = ""  # folder of the images, or of the data set
     labels: str = ""  # label file, where the format has one
     options: dict[str, Any] = field(default_factory=dict)  # what else the format's reader takes
-    protocol: str = "as-given"  # as-given | single-positive | complete
+    protocol: str = "as-given"  # as-given | single-positive | known-ratio | drop-positives | complete
     protocol_seed: int = 1200
+    protocol_share: float = 0.0  # what stays: of all labels (known-ratio), of the present ones (drop-positives)
     unlabelled: str = "error"  # error | keep | drop: what to do with an image that has no label
     size: int = 256  # side of the squares that the network sees
     store_size: int = 0  # side of the squares that are decoded and cached; 0 = size
@@ -69,6 +72,7 @@ class RunPart:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     precision: str = "auto"  # auto | fp32 | bf16
     compile: bool = False
+    autotune: bool = False  # try every convolution kernel at the start of a run on a GPU (some 15 s)
     deterministic: bool = False
     cache: str = "ram"  # none | ram | device
     decoded: str = ""  # folder where decoded pictures are kept for the next run; "" = nowhere
@@ -87,7 +91,8 @@ class Recipe:
     run: RunPart = field(default_factory=RunPart)
 
     def __post_init__(self) -> None:
-        _one_of("data.protocol", self.data.protocol, ("as-given", "single-positive", "complete"))
+        _one_of("data.protocol", self.data.protocol, ("as-given", "single-positive", "complete", *_SHARING))
+        self._check_share(self.data.protocol, self.data.protocol_share)
         _one_of("data.unlabelled", self.data.unlabelled, ("error", "keep", "drop"))
         _one_of("select.rule", self.select.rule, ("clean", "observed", "last"))
         if not 0 <= self.select.fraction < 1:
@@ -111,6 +116,19 @@ class Recipe:
         if unknown:
             raise RecipeError(
                 f"there is no key 'data.test.{min(unknown)}'; it may hold format, images, labels and options"
+            )
+
+    @staticmethod
+    def _check_share(protocol: str, share: float) -> None:
+        if protocol in _SHARING and not 0 < share <= 1:
+            raise RecipeError(
+                f'data.protocol = "{protocol}" needs data.protocol_share, the share of labels that stays:'
+                f" a number above 0 and up to 1, not {share}"
+            )
+        if protocol not in _SHARING and share != 0:  # it would be quietly without effect
+            raise RecipeError(
+                f'data.protocol_share is {share}, but data.protocol = "{protocol}" has no use for it:'
+                f" leave it out, or set data.protocol to {' or '.join(_SHARING)}"
             )
 
     @classmethod

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pluralis.data.protocols import single_positive, split
+from pluralis.data import protocols
+from pluralis.data.protocols import drop_positives, known_ratio, single_positive, split
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
 
@@ -40,6 +41,56 @@ def test_single_positive_wants_complete_labels():
     labels = Labels.from_dense([[1, -1], [1, 0]], classes=["cat", "dog"], ids=["a", "b"])
     with pytest.raises(LabelError, match="row 'b', class 'dog' is unknown"):
         single_positive(labels)
+
+
+@pytest.mark.parametrize("draws", [1 << 20, 7])
+@pytest.mark.parametrize(("ratio", "seed"), [(0.1, 0), (0.5, 0), (0.9, 3), (0.0, 0), (1.0, 0)])
+def test_known_ratio_is_one_matrix_of_uniform_numbers(monkeypatch, ratio, seed, draws):
+    monkeypatch.setattr(protocols, "_DRAWS", draws)  # so that blocks end within rows
+    full = np.where(np.random.default_rng(3).random((60, 20)) < 0.2, 1, -1)
+    ids = [f"image {i}" for i in range(60)]
+    observed = known_ratio(Labels.from_dense(full, ids=ids), ratio, seed)
+    np.random.seed(seed)  # noqa: NPY002 - as the published code does it
+    mask = np.random.rand(60, 20) < ratio  # noqa: NPY002
+    np.testing.assert_array_equal(observed.dense(), full * mask)
+    assert observed.ids == tuple(ids)
+
+
+@pytest.mark.parametrize("draws", [1 << 20, 5])
+@pytest.mark.parametrize("rate", [0.0, 0.25, 0.5, 0.75, 1.0])
+def test_drop_positives(monkeypatch, rate, draws):
+    monkeypatch.setattr(protocols, "_DRAWS", draws)
+    full = np.where(np.random.default_rng(3).random((300, 20)) < 0.2, 1, -1)
+    full[7] = -1
+    observed = drop_positives(Labels.from_dense(full), rate, seed=5).dense()
+    rng = np.random.RandomState(5)
+    expected = np.zeros_like(full)
+    for row, column in zip(*np.nonzero(full == 1), strict=True):
+        expected[row, column] = rng.random_sample() >= rate
+    np.testing.assert_array_equal(observed, expected)
+    left = (observed == 1).sum() / (full == 1).sum()
+    assert left == pytest.approx(1 - rate, abs=0.05)
+
+
+def test_a_smaller_share_is_part_of_a_larger_one():
+    labels = Labels.from_dense(np.where(np.random.default_rng(3).random((50, 20)) < 0.2, 1, -1))
+    for few, many in (
+        (known_ratio(labels, 0.1), known_ratio(labels, 0.3)),
+        (drop_positives(labels, 0.75), drop_positives(labels, 0.25)),
+    ):
+        few, many = few.dense(), many.dense()
+        assert (few[few != 0] == many[few != 0]).all()
+        assert (few != 0).sum() < (many != 0).sum()
+
+
+@pytest.mark.parametrize("protocol", [known_ratio, drop_positives])
+def test_share_protocols_refuse(protocol):
+    with pytest.raises(LabelError, match="row 'b', class 'dog' is unknown"):
+        protocol(Labels.from_dense([[1, -1], [1, 0]], classes=["cat", "dog"], ids=["a", "b"]), 0.5)
+    for share in (-0.1, 1.1, float("nan")):
+        with pytest.raises(DataError, match="from 0 to 1"):
+            protocol(Labels.from_dense([[1, -1]]), share)
+    assert len(protocol(Labels.from_lists([], 3), 0.5)) == 0
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 7, 13, 5717])

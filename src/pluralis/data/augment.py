@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pluralis.data.randaugment import Strong
 from pluralis.errors import RecipeError
 
 COLUMNS = 8  # uniform numbers drawn for a row: area, aspect, x, y, flip, brightness, contrast, saturation
 _GREY = (0.299, 0.587, 0.114)
 
 
+class Change(Protocol):
+    """What makes a view of each picture out of `columns` uniform numbers."""
+
+    columns: ClassVar[int]
+
+    def __call__(self, images: Tensor, draws: Tensor, size: int) -> Tensor:
+        """images [B, 3, H, W] uint8 and draws [B, columns] in [0, 1) -> [B, 3, size, size] on the 0-255 scale."""
+
+
 @dataclass(frozen=True)
 class Augment:
     """Random crop, flip and colour. The output is square, on the 0-255 scale."""
 
+    columns: ClassVar[int] = COLUMNS
     flip: bool = False
     area: float = 1.0  # smallest part of the picture that a crop keeps; 1 = no crop
     aspect: float = 4 / 3  # most that a crop is stretched
@@ -44,13 +56,7 @@ class Augment:
         width = (area * stretch).sqrt().clamp(max=1)
         height = (area / stretch).sqrt().clamp(max=1)
         mirror = torch.where(draws[:, 4] < 0.5, -1.0, 1.0) if self.flip else torch.ones_like(width)
-        theta = torch.zeros(len(images), 2, 3, device=images.device)
-        theta[:, 0, 0] = width * mirror
-        theta[:, 0, 2] = (2 * draws[:, 2] - 1) * (1 - width)
-        theta[:, 1, 1] = height
-        theta[:, 1, 2] = (2 * draws[:, 3] - 1) * (1 - height)
-        grid = F.affine_grid(theta, [len(images), 3, size, size], align_corners=False)
-        return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+        return _part(images, width, height, draws[:, 2], draws[:, 3], mirror, size)
 
     def _colour(self, images: Tensor, draws: Tensor) -> Tensor:
         """Brightness, contrast and saturation together: a·x + b·grey(x) + c with three numbers a picture."""
@@ -62,14 +68,67 @@ class Augment:
         return images.mul((bright * contrast * saturation)[:, None]).add_(shift[:, None]).clamp_(0, 255)
 
 
-AUGMENTS: dict[str, Augment] = {
+@dataclass(frozen=True)
+class MultiScale:
+    """A square part with 1, 0.875, 0.75, 0.625 or 0.5 of the side, anywhere in the picture, brought to size; and flip.
+
+    The published augmentation of PU-MLC (Yuan et al., 2024), which stores pictures of 512 pixels and trains on 448.
+    """
+
+    columns: ClassVar[int] = 4  # side, x, y, flip
+    sides: ClassVar[tuple[float, ...]] = (1.0, 0.875, 0.75, 0.625, 0.5)
+
+    def __call__(self, images: Tensor, draws: Tensor, size: int) -> Tensor:
+        sides = torch.tensor(self.sides, device=draws.device)
+        side = sides[(draws[:, 0] * len(sides)).long()]
+        mirror = torch.where(draws[:, 3] < 0.5, -1.0, 1.0)
+        return _part(images.float(), side, side, draws[:, 1], draws[:, 2], mirror, size)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of `size` pixels anywhere in a larger stored picture, unscaled; and flip."""
+
+    columns: ClassVar[int] = 3  # x, y, flip
+
+    def __call__(self, images: Tensor, draws: Tensor, size: int) -> Tensor:
+        height, width = images.shape[-2:]
+        if min(height, width) < size:
+            raise RecipeError(
+                f"the augmentation 'window' cuts {size} pixels out of stored pictures of {width}×{height}:"
+                " set data.store_size to more than data.size"
+            )
+        steps = torch.arange(size, device=images.device)
+        columns = (draws[:, :1] * (width - size + 1)).long() + torch.where(draws[:, 2:] < 0.5, size - 1 - steps, steps)
+        rows = (draws[:, 1:2] * (height - size + 1)).long() + steps
+        which = torch.arange(len(images), device=images.device)[:, None, None]
+        # With indices on both sides of it, the slice of colours comes last.
+        return images[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+def _part(images: Tensor, width: Tensor, height: Tensor, x: Tensor, y: Tensor, mirror: Tensor, size: int) -> Tensor:
+    """The part of each picture with that share of its sides, x and y of the way through what is left, at `size`."""
+    theta = torch.zeros(len(images), 2, 3, device=images.device)
+    theta[:, 0, 0] = width * mirror
+    theta[:, 0, 2] = (2 * x - 1) * (1 - width)
+    theta[:, 1, 1] = height
+    theta[:, 1, 2] = (2 * y - 1) * (1 - height)
+    grid = F.affine_grid(theta, [len(images), 3, size, size], align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+
+
+AUGMENTS: dict[str, Change] = {
     "none": Augment(),
     "flip": Augment(flip=True),
     "crop": Augment(flip=True, area=0.4, jitter=0.2),
+    "multi-scale": MultiScale(),
+    "window": Window(),
+    "strong": Strong(),
+    "strong-released": Strong(released=True),
 }
 
 
-def get_augment(name: str) -> Augment:
+def get_augment(name: str) -> Change:
     if name not in AUGMENTS:
         raise RecipeError(f"there is no augmentation {name!r}; it must be one of {', '.join(AUGMENTS)}")
     return AUGMENTS[name]

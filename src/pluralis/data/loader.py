@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from pluralis import distributed
 from pluralis.data import decoded
-from pluralis.data.augment import COLUMNS, get_augment, resize
+from pluralis.data.augment import get_augment, resize
 from pluralis.data.images import ImageFiles
 from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
@@ -113,15 +113,16 @@ class Loader:
     ) -> Iterator[Batch]:
         """The training batches of the clock's epoch from step `start` on, one view for each augmentation."""
         order = torch.randperm(len(self), generator=generator(seed, "order", clock.stage, clock.epoch))
+        changes = [get_augment(name) for name in augment]
         views = [
             (
-                get_augment(name),
+                change,
                 torch.rand(
-                    (len(self), COLUMNS),
+                    (len(self), change.columns),
                     generator=generator(seed, "augment", clock.stage, clock.epoch, view),
                 ).to(self.device),
             )
-            for view, name in enumerate(augment)
+            for view, change in enumerate(changes)
         ]
         batches = _cut(order, batch_size)[start:]
         shares = [self._share(rows) for rows in batches]

@@ -1,6 +1,6 @@
 """The published ways of hiding labels and of splitting rows, bit for bit.
 
-Both use NumPy's legacy generator, whose stream NumPy promises never to change: the papers' label
+All use NumPy's legacy generator, whose stream NumPy promises never to change: the papers' label
 files can only be had again by drawing the same numbers in the same order.
 """
 
@@ -13,6 +13,8 @@ from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
 
 Ints = npt.NDArray[np.int64]
+
+_DRAWS = 1 << 20  # numbers drawn at once: the stream is the same for any number, the memory is not
 
 
 def single_positive(labels: Labels, seed: int = 1200) -> Labels:
@@ -36,6 +38,41 @@ def single_positive(labels: Labels, seed: int = 1200) -> Labels:
     return Labels.from_entries(rows, columns, ones, labels.shape, labels.classes, labels.row_ids)
 
 
+def known_ratio(labels: Labels, ratio: float, seed: int = 0) -> Labels:
+    """Keep each label of a complete matrix, present or absent, with probability `ratio`; hide the others.
+
+    The protocol of partial labels (Durand et al., CVPR 2019; Chen et al., AAAI 2022; Pu et al., AAAI 2022): one
+    uniform number for each entry, row by row, and an entry stays known where its number is below `ratio`. So the
+    labels of a smaller ratio are among those of a larger one. A row may be left without any label.
+
+    >>> kept = known_ratio(Labels.from_dense([[1, -1, -1], [-1, 1, 1]]), 0.6)
+    >>> kept.dense().tolist()
+    [[1, 0, 0], [-1, 1, 0]]
+    """
+    _require_complete(labels)
+    _require_share("ratio", ratio)
+    return _keep(labels, _below(ratio, len(labels.values), seed))
+
+
+def drop_positives(labels: Labels, rate: float, seed: int = 0) -> Labels:
+    """Drop each positive of a complete matrix with probability `rate`; hide all absent labels.
+
+    The protocol of Lyu et al., "Addressing Multi-Label Learning with Partial Labels: From Sample Selection to Label
+    Selection" (AAAI 2025), with `rate` 0.25, 0.5 and 0.75. One uniform number for each positive, row by row, and it
+    is dropped where its number is below `rate`. The paper says nothing of images that lose all their positives, but
+    makes a point of keeping every image: the row stays, without labels. No seed was published.
+
+    >>> left = drop_positives(Labels.from_dense([[1, -1, 1], [-1, 1, 1]]), 0.6)
+    >>> left.dense().tolist()
+    [[0, 0, 1], [0, 1, 0]]
+    """
+    _require_complete(labels)
+    _require_share("rate", rate)
+    keep = labels.values > 0
+    keep[keep] = ~_below(rate, int(keep.sum()), seed)
+    return _keep(labels, keep)
+
+
 def split(rows: int, fraction: float = 0.2, seed: int = 1200) -> tuple[Ints, Ints]:
     """Part the numbers 0 … rows - 1 at random into (training, validation), both ascending.
 
@@ -46,6 +83,25 @@ def split(rows: int, fraction: float = 0.2, seed: int = 1200) -> tuple[Ints, Int
     held_out = int(np.round(fraction * rows))
     order = np.random.RandomState(seed).permutation(rows)
     return np.sort(order[: rows - held_out]), np.sort(order[rows - held_out :])
+
+
+def _below(bound: float, count: int, seed: int) -> npt.NDArray[np.bool_]:
+    """[count] whether each of as many uniform numbers in [0, 1) is below `bound`."""
+    rng = np.random.RandomState(seed)
+    sizes = (min(_DRAWS, count - start) for start in range(0, count, _DRAWS))
+    return np.concatenate([np.zeros(0, bool), *(rng.random_sample(size) < bound for size in sizes)])
+
+
+def _keep(labels: Labels, keep: npt.NDArray[np.bool_]) -> Labels:
+    """Of complete labels those for which `keep` [rows · classes] holds; the others become unknown."""
+    counts = keep.reshape(labels.shape).sum(1)
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return Labels(indptr, labels.indices[keep], labels.values[keep], labels.classes, labels.row_ids)
+
+
+def _require_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise DataError(f"the {name} {value} is not possible; give a number from 0 to 1")
 
 
 def _require_complete(labels: Labels) -> None:

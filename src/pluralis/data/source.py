@@ -36,6 +36,7 @@ class Split:
     train: Source
     held: Source | None
     test: Source | None
+    truth: Labels | None = None  # of the training rows, where the recipe's protocol hid labels: for reports alone
 
     def fingerprint(self) -> str:
         """Changes with classes, names, labels and sizes of the images that are used; not with where they lie."""
@@ -62,9 +63,9 @@ def load_source(part: DataPart) -> Source:
         raise DataError("no data: name the folder of the images (--images DIR, or data.images in the recipe)")
     options: dict[str, Any] = dict(part.options)
     path = Path(part.images)
-    if part.format == "csv":
-        if not part.labels:
-            raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
+    if part.format == "csv" and not part.labels:
+        raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
+    if part.labels and part.format in ("csv", "coco", "npy"):  # the labels may lie elsewhere than the images
         path, options = Path(part.labels), {"images": Path(part.images), **options}
     reserved = {"path", "format"} & options.keys()
     if reserved:
@@ -89,14 +90,16 @@ def load_split(part: DataPart, select: SelectPart) -> Split:
     if part.unlabelled == "error":
         _refuse_unlabelled(seen)
     train, held = seen.select(train_rows), None
+    truth = source.labels.select(train_rows) if shown is not source.labels else None
     if len(held_rows):
         held = (source if select.rule == "clean" else seen).select(held_rows)
     if part.unlabelled == "drop":
-        train, held = _labelled(train), held and _labelled(held)
+        truth = truth and truth.select(_labelled_rows(train))
+        train, held = train.select(_labelled_rows(train)), held and held.select(_labelled_rows(held))
     test = load_source(replace(part, **{"test": {}, **part.test})) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
-    return Split(train, held, test)
+    return Split(train, held, test, truth)
 
 
 def apply_protocol(labels: Labels, part: DataPart) -> Labels:
@@ -108,7 +111,13 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
             f'data.protocol = "{part.protocol}" needs every label to be known, but {1 - summary.known_ratio:.1%} are'
             ' unknown: use data.protocol = "as-given"'
         )
-    return protocols.single_positive(labels, part.protocol_seed) if part.protocol == "single-positive" else labels
+    if part.protocol == "single-positive":
+        return protocols.single_positive(labels, part.protocol_seed)
+    if part.protocol == "known-ratio":
+        return protocols.known_ratio(labels, part.protocol_share, part.protocol_seed)
+    if part.protocol == "drop-positives":
+        return protocols.drop_positives(labels, 1 - part.protocol_share, part.protocol_seed)
+    return labels
 
 
 def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
@@ -125,10 +134,9 @@ def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
     )
 
 
-def _labelled(source: Source) -> Source:
+def _labelled_rows(source: Source) -> np.ndarray:
     """The rows that have a label at all."""
-    empty = source.labels.summary().empty_rows
-    return source.select(np.setdiff1d(np.arange(len(source.labels)), empty)) if len(empty) else source
+    return np.setdiff1d(np.arange(len(source.labels)), source.labels.summary().empty_rows)
 
 
 def _refuse_unlabelled(source: Source) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pluralis.data.dataset import Dataset
-from pluralis.data.formats import csv, voc
+from pluralis.data.formats import coco, csv, npy, voc
 from pluralis.errors import DataError, nearest
 
 __all__ = ["FORMATS", "Dataset", "read"]
 
 FORMATS: dict[str, Callable[..., Dataset]] = {
+    "coco": coco.read,
     "csv": csv.read,
+    "npy": npy.read,
     "voc": voc.read,
 }
 
