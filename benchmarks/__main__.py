@@ -1,8 +1,10 @@
 """Every benchmark that needs no data, one after the other: `python -m benchmarks`, or `make bench`."""
 
-from benchmarks import engine, labels, losses, metrics
+from benchmarks import contrast, engine, label_state, labels, losses, metrics
 
 labels.main()
+label_state.main()
 metrics.main()
 losses.main()
+contrast.main()
 engine.main()

@@ -81,14 +81,24 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
 
 
-PUBLISHED = {  # file of the recipe, and what is scaled to this backbone and these images
+PUBLISHED = {  # file of the recipe, and what is scaled to this backbone, these images and ten epochs
     "em-apl": ("recipes/em-apl/voc12.toml", ()),
     "gr": ("recipes/gr/voc12.toml", ()),
-    "cls": ("recipes/cls/voc07.toml", ("train.epochs=10", "method.params.ramp=1")),
-    "lac": ("recipes/lac/voc12.toml", ("train.epochs=5", "method.params.warmup=5")),
+    "cls": (
+        "recipes/cls/voc07.toml",
+        ("data.size=224", "data.store_size=256", "train.epochs=10", "method.params.ramp=1"),
+    ),
+    "lac": ("recipes/lac/voc12.toml", ("train.epochs=5", "train.warmup=1")),
     "pu-mlc": (
         "recipes/pu-mlc/voc07.toml",
-        ("train.epochs=10", "train.schedule_epochs=14", "method.params.lgconv=false", "model.head=linear"),
+        (
+            "train.epochs=10",
+            "train.schedule_epochs=14",
+            "train.warmup=3",
+            "train.freeze=6",  # what a ResNet's last stage is: all that follows the last halving of the map trains
+            "method.params.lgconv=false",
+            "model.head=linear",
+        ),
     ),
 }
 SAME = (  # the data, backbone and selection that all published settings share here
@@ -97,6 +107,8 @@ SAME = (  # the data, backbone and selection that all published settings share h
     'data.test={options={split="val", difficult="absent"}}',
     "data.protocol=single-positive",
     "data.protocol_seed=1200",
+    "data.protocol_share=0.0",
+    "data.unlabelled=error",
     "data.size=256",
     "data.store_size=0",
     "model.backbone=efficientnet_lite0",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pluralis.config import Recipe as Recipe
     from pluralis.engine import fit as fit
     from pluralis.errors import PluralisError as PluralisError
+    from pluralis.estimator import PartialLabelClassifier as PartialLabelClassifier
     from pluralis.labels import Labels as Labels
     from pluralis.losses import create_loss as create_loss
     from pluralis.method import Batch as Batch
@@ -30,6 +31,7 @@ _HOMES = {
     "Labels": "labels",
     "LossMethod": "method",
     "Method": "method",
+    "PartialLabelClassifier": "estimator",
     "PluralisError": "errors",
     "Recipe": "config",
     "Stage": "stage",

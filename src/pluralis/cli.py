@@ -144,6 +144,45 @@ def predict(
 
 
 @app.command()
+def features(
+    recipe: Annotated[Path | None, typer.Option(help="TOML file: the data and the model of a run.")] = None,
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    backbone: Annotated[str, typer.Option(help="As in a recipe, such as efficientnet_lite0 or resnet50.")] = "",
+    size: Annotated[int | None, typer.Option(help="Side of the squares that the network sees.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write one table: OUT.safetensors and OUT.json.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder of what was computed before; a default is there.")] = None,
+    device: Device = "auto",
+    set: Settings = None,
+) -> None:
+    """Compute the pooled features of images once; what was computed before is found again."""
+    from pluralis.config import Recipe
+
+    named = {"data.images": images, "data.labels": labels, "data.format": format, "model.backbone": backbone}
+    given: dict[str, Any] = {key: value for key, value in named.items() if value}
+    plan = Recipe.load(recipe, set or [], given if size is None else {**given, "data.size": size})
+
+    from pluralis.console import prediction_bar, say
+    from pluralis.features import FeatureCache, default_cache, list_pictures, write_features
+    from pluralis.models import create_model
+    from pluralis.runtime import Runtime, choose_device
+
+    names, pictures = list_pictures(plan.data)
+    model = plan.model
+    net = create_model(model.backbone, 1, weights=model.weights or None, sha256=model.sha256 or None)
+    runtime = Runtime(choose_device(device), plan.run.precision)
+    net.to(runtime.device)
+    store = FeatureCache(cache or default_cache(), net, plan.data.size, plan.data.store_size, runtime)
+    with prediction_bar() as progress:
+        done = store.extract(pictures, plan.run.workers, progress)
+    say(f"{len(names)} images, {done.found} of them found in the cache: {store.folder}")
+    if out is not None:
+        write_features(out, names, done.features, model.backbone)
+        say(f"{done.features.shape[0]} × {done.features.shape[1]} features: {out}.safetensors")
+
+
+@app.command()
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List every method with its parameters, their defaults, and the paper."""
     from pluralis.methods import describe_methods

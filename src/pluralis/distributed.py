@@ -87,3 +87,18 @@ def sum_over_processes(value: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(value)
     return value
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """The rows [n, ...] of all processes, one process after the other; n may differ between them."""
+    if world_size() == 1:
+        return rows
+    count = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.empty_like(count) for _ in range(world_size())]
+    dist.all_gather(counts, count)
+    lengths = [int(n) for n in counts]
+    padded = rows.new_zeros(max(lengths), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:n] for part, n in zip(parts, lengths, strict=True)])

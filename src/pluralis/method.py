@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pluralis.labels import Labels
 from pluralis.models.network import Network
 from pluralis.stage import Stage
+from pluralis.state import LabelState
 
 Predict = Callable[[Tensor], Tensor]
 """Images [B, 3, H, W] on the 0-255 scale, or features [B, D] -> logits [B, C]."""
@@ -93,6 +94,10 @@ class Method(nn.Module):
 
     def members(self) -> dict[str, Predict]:
         """Predictions worth a report beside `predict`, such as those of each of two networks."""
+        return {}
+
+    def guessed(self) -> dict[str, LabelState]:
+        """What was guessed about unknown labels, and when, by what it says: `absent` or `present`."""
         return {}
 
     def figures(self) -> dict[str, float]:

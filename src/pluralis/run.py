@@ -21,6 +21,7 @@ from pluralis.data.source import Source, Split, check_classes, load_split
 from pluralis.engine import Report, fit
 from pluralis.errors import CheckpointError, RecipeError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, evaluate, predict
+from pluralis.guesses import Table, write_guesses
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
 from pluralis.methods import create_method, start_bias_of, start_heads
@@ -104,7 +105,8 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
 
         data, held = loader(split.train), loader(split.held) if split.held else None
         rule = _rule(recipe, held)
-        runtime = Runtime(device, recipe.run.precision, recipe.run.compile, recipe.run.deterministic)
+        how = recipe.run
+        runtime = Runtime(device, how.precision, how.compile, how.autotune, how.deterministic)
         test = loader(split.test) if split.test else None
         result = fit(
             method,
@@ -118,6 +120,10 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
             report=hooks.report,
             should_stop=hooks.should_stop,
         )
+        if method.guessed() and distributed.rank() == 0:
+            tables = write_guesses(folder / "guesses", method, split.train.labels, split.truth)
+            for what, table in tables.items():
+                hooks.say(f"guessed to be {what}: {_summary(table)}; which and when: {folder / 'guesses.json'}")
         method.eval()
         chosen = result.history[result.chosen]
         calibration = Calibration(chosen.get("calibration a", 1.0), chosen.get("calibration b", 0.0))
@@ -137,6 +143,12 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
         if distributed.rank() == 0:
             write_snapshot(folder / "model", Snapshot(method.weights(), meta))
         return _trained(recipe, method, meta)
+
+
+def _summary(table: Table) -> str:
+    total = sum(row["assigned"] or 0 for row in table)
+    share = table[-1]["accuracy"] if table else None
+    return f"{total:,.0f} labels" + ("" if share is None else f", {share:.1%} of them rightly")
 
 
 def _test_figures(method: Method, test: Loader, calibration: Calibration) -> dict[str, float]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +61,45 @@ class EMA:
             tensor.detach().copy_(values[key])
 
 
+class Queue(nn.Module):
+    """The newest K vectors with their classes, the oldest of which are written over: a ring.
+
+    `rows` [K, d] float32, `classes` [K] with −1 where nothing was written yet, and `pointer`, the place of the next
+    row. Of more than K rows that are pushed at once, the last K stay. K = 0 is a queue that remembers nothing.
+
+    >>> queue = Queue(3, 1)
+    >>> for step in range(2):
+    ...     queue.push(torch.tensor([[1.0], [2.0]]) + 10 * step, torch.tensor([0, 1]))
+    >>> queue.rows.flatten().tolist(), queue.classes.tolist()
+    ([12.0, 2.0, 11.0], [1, 1, 0])
+    """
+
+    rows: Tensor
+    classes: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(size, dim))
+        self.register_buffer("classes", torch.full((size,), -1, dtype=torch.long))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @torch.no_grad()
+    def push(self, rows: Tensor, classes: Tensor) -> None:
+        """Write rows [n, d] and their classes [n]."""
+        size = len(self)
+        if size == 0:
+            return
+        rows, classes = rows[-size:], classes[-size:]
+        place = (self.pointer + torch.arange(len(rows), device=self.rows.device)) % size
+        self.rows[place] = rows.to(self.rows)
+        self.classes[place] = classes.to(self.classes)
+        self.pointer.add_(len(rows)).remainder_(size)
+
+
 class LabelState(nn.Module):
     """What a method guessed about unknown labels: a soft label and when it was given, 3 bytes an entry.
 
@@ -83,7 +125,49 @@ class LabelState(nn.Module):
         """Soft labels [B, C] float32 and where there is one [B, C] bool, of the rows `index` [B]."""
         return self.value[index].float(), self.since[index] != 0
 
-    def assign(self, rows: Tensor, columns: Tensor, values: Tensor, epoch: int) -> None:
+    def assign(self, rows: Tensor, columns: Tensor | int, values: Tensor, epoch: int) -> None:
         """Guess entries (rows[i], columns[i]), to be used from `epoch` (counted from 0) on."""
-        self.value[rows, columns] = values.to(self.value)
-        self.since[rows, columns] = min(epoch + 1, 255)
+        at = (rows * self.since.shape[1] + columns).to(self.since.device)
+        self.value.view(-1).index_copy_(0, at, values.to(self.value))
+        self.since.view(-1).index_fill_(0, at, min(epoch + 1, 255))
+
+    def mark(self, index: Tensor, entries: Tensor, value: float, epoch: int) -> None:
+        """Guess `value` for the `entries` [B, C] bool of the rows `index` [B], no row twice; others stay."""
+        self.value[index] = self.value[index].masked_fill(entries, value)
+        self.since[index] = self.since[index].masked_fill(entries, min(epoch + 1, 255))
+
+
+_ENTRIES_PER_BLOCK = 2**20
+
+
+def lowest_rows(
+    scores: npt.NDArray[Any], taken: npt.NDArray[Any], counts: Sequence[int], highest: bool = False
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each class c its number, and rows (ascending) and scores of its `counts[c]` lowest, or highest, scores.
+
+    scores [N, C] float and taken [N, C]: entries where `taken` is not 0 are passed over, and a class with fewer than
+    `counts[c]` others gives them all. Of equal scores the earlier rows come first. Columns are turned into rows a few
+    at a time and partitioned, not sorted: linear in N, little memory, and in NumPy, whose short operations do not wait
+    for a team of threads.
+
+    >>> scores, taken = np.array([[0.3], [0.1], [0.1], [0.0]]), np.array([[0], [0], [0], [1]])
+    >>> [(c, rows.tolist()) for c, rows, _ in lowest_rows(scores, taken, [1])]
+    [(0, [1])]
+    """
+    width = max(1, _ENTRIES_PER_BLOCK // max(1, len(scores)))
+    for start in range(0, scores.shape[1], width):
+        block = scores[:, start : start + width].T.astype(np.float32, order="C")
+        blocked = np.ascontiguousarray(taken[:, start : start + width].T)
+        for column, wanted in enumerate(counts[start : start + width]):
+            rows = np.flatnonzero(blocked[column] == 0)
+            found = block[column][rows]
+            if 0 < wanted < len(rows):
+                ranked = -found if highest else found
+                bar = np.partition(ranked, wanted - 1)[wanted - 1]
+                kept = np.flatnonzero(ranked <= bar)
+                if len(kept) > wanted:
+                    ties = np.flatnonzero(ranked[kept] == bar)
+                    kept = np.delete(kept, ties[wanted - len(kept) :])
+                rows, found = rows[kept], found[kept]
+            if wanted > 0:
+                yield start + column, torch.from_numpy(rows), torch.from_numpy(found)

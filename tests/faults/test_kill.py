@@ -13,10 +13,11 @@ from PIL import Image
 
 from pluralis.checkpoint import read_snapshot, state_hash
 from pluralis.data.scenes import make_scenes
-from pluralis.losses import LOSSES
+from pluralis.methods import every_method
 from tests.faults.attempts import attempt
+from tests.methods.check_method import ACTIVE, HEADS
 
-METHODS = sorted(LOSSES)
+METHODS = ["an", "gr", "em-apl", "cls", "lac", "pu-mlc"]  # a plain loss and the five systems; the others when slow
 POINTS = 10
 
 
@@ -35,10 +36,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(photos: Path, method: str, **run: Any) -> dict[str, Any]:
+    head, params = HEADS.get(method, ("linear", {}))
     return {
         "data": {"images": str(photos), "labels": str(photos / "labels.csv"), "size": 24, "store_size": 32},
-        "model": {"backbone": "tiny", "weights": "", "dropout": 0.1},
-        "method": {"name": method},
+        "model": {"backbone": "tiny", "weights": "", "dropout": 0.1, "head": head, "head_params": params},
+        "method": {"name": method, "params": ACTIVE.get(method, {})},
         "train": {"epochs": 3, "batch_size": 8, "ema": 0.9, "lr": 1e-3, "clip": 1.0},
         "select": {"rule": "observed", "fraction": 0.25},
         "run": {"device": "cpu", "workers": 0, "cache": "none", "save_seconds": 0.0, **run},
@@ -85,6 +87,12 @@ def kill_and_compare(tmp_path: Path, photos: Path, method: str, points: int, see
 
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_runs_end_like_uninterrupted_ones(tmp_path: Path, photos: Path, method: str) -> None:
+    kill_and_compare(tmp_path, photos, method, POINTS, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(set(every_method()) - set(METHODS)))
+def test_every_other_method_too(tmp_path: Path, photos: Path, method: str) -> None:
     kill_and_compare(tmp_path, photos, method, POINTS, seed=0)
 
 

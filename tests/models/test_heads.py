@@ -1,12 +1,14 @@
-"""The linear head: pooling, both input shapes, dropout and the starting bias."""
+"""Heads: pooling, both input shapes, dropout, the starting bias and the boost of activation maps."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from pluralis.errors import RecipeError
-from pluralis.models import HEADS, LinearHead
+from pluralis.models import HEADS, LinearHead, create_model
+from pluralis.models.heads import CamBoostHead, MLPHead
 
 
 def test_map_and_its_average_give_the_same_logits() -> None:
@@ -46,3 +48,79 @@ def test_dropout_acts_in_training_only() -> None:
     assert not torch.equal(head(features), head(features))
     head.eval()
     assert torch.equal(head(features), head(features))
+
+
+def boosted(head: CamBoostHead, features: np.ndarray) -> np.ndarray:
+    """The formula, position by position."""
+    weight, bias = head.fc.weight.detach().double().numpy(), head.fc.bias.detach().double().numpy()
+    rows, _, height, width = features.shape
+    logits = np.zeros((rows, len(bias)))
+    for y in range(height):
+        for x in range(width):
+            cam = features[:, :, y, x] @ weight.T + bias
+            logits += np.maximum(cam, head.alpha * cam) / (height * width)
+    return logits
+
+
+def test_cam_boost_is_its_formula_and_without_boost_the_linear_head() -> None:
+    torch.manual_seed(0)
+    head = CamBoostHead(6, 4, alpha=5.0).double()
+    head.set_bias(torch.tensor([-1.0, 0.0, 0.5, -3.0]))
+    features = torch.randn(3, 6, 5, 7, dtype=torch.float64)
+    np.testing.assert_allclose(head(features).detach(), boosted(head, features.numpy()), rtol=1e-12)
+    single = features[:, :, :1, :1]
+    torch.testing.assert_close(head(single[:, :, 0, 0]), head(single))
+    linear, plain = LinearHead(6, 4), CamBoostHead(6, 4, alpha=1.0)
+    plain.load_state_dict(linear.state_dict())
+    torch.testing.assert_close(plain(features.float()), linear(features.float()))
+
+
+@pytest.mark.parametrize("name", ["cam-boost", "mlp"])
+def test_the_starting_bias_is_the_logit_of_nothing(name: str) -> None:
+    """Where the last layer sees zeros, also after the boost of positive values."""
+    head = HEADS[name](6, 4)
+    assert torch.equal(HEADS[name](6, 4).fc.bias, torch.zeros(4))
+    with torch.no_grad():
+        head.fc.weight.zero_()
+    values = torch.tensor([-3.0, -2.0, 0.0, 1.5])
+    head.set_bias(values)
+    for features in (torch.randn(2, 6), torch.randn(2, 6, 3, 3)):
+        torch.testing.assert_close(head(features), values.expand(2, 4))
+    with pytest.raises(RecipeError, match="4 classes"):
+        head.set_bias(torch.zeros(3))
+    with pytest.raises(RecipeError, match="class 1"):
+        head.set_bias(torch.tensor([0.0, torch.inf, 0.0, 0.0]))
+
+
+def test_mlp_is_two_layers_over_the_average() -> None:
+    head = MLPHead(6, 4, hidden=16)
+    features = torch.randn(3, 6, 5, 7)
+    hidden = (features.mean((2, 3)) @ head.hidden.weight.T + head.hidden.bias).clamp(min=0)
+    expected = hidden @ head.fc.weight.T + head.fc.bias
+    torch.testing.assert_close(head(features), expected)
+    torch.testing.assert_close(head(features.mean((2, 3))), expected)
+
+
+@pytest.mark.parametrize("name", ["cam-boost", "mlp"])
+def test_dropout_of_the_other_heads_acts_in_training_only(name: str) -> None:
+    torch.manual_seed(0)
+    head, features = HEADS[name](64, 2, dropout=0.5), torch.randn(4, 64)
+    assert not torch.equal(head(features), head(features))
+    head.eval()
+    assert torch.equal(head(features), head(features))
+
+
+def test_wrong_head_parameters_are_refused() -> None:
+    with pytest.raises(RecipeError, match="alpha is 0.5"):
+        CamBoostHead(6, 4, alpha=0.5)
+    with pytest.raises(RecipeError, match="hidden is 0"):
+        MLPHead(6, 4, hidden=0)
+
+
+@pytest.mark.parametrize(("name", "params"), [("cam-boost", {"alpha": 3.0}), ("mlp", {"hidden": 32})])
+def test_heads_fit_into_a_network(name: str, params: dict[str, float]) -> None:
+    net = create_model("tiny", 3, name, head_params=params)
+    logits = net(torch.zeros(2, 3, 24, 24))
+    assert logits.shape == (2, 3)
+    logits.sum().backward()
+    assert all(p.grad is not None for _, p in net.head_parameters())

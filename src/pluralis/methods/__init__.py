@@ -13,9 +13,33 @@ from pluralis.errors import RecipeError, nearest
 from pluralis.labels import Labels
 from pluralis.losses import LOSSES, create_loss
 from pluralis.method import LossMethod, Method, Setup
+from pluralis.methods.cls import CLS
+from pluralis.methods.co_teaching import CoTeaching, CoTeachingPlus, Decoupling, JoCoR
+from pluralis.methods.em_apl import EmApl
+from pluralis.methods.en import ExpectedNegatives
+from pluralis.methods.lac import LAC
+from pluralis.methods.large_loss import LargeLossCp
+from pluralis.methods.penalty import L1R, L2R
+from pluralis.methods.pu_mlc import PUMLC, VPU
+from pluralis.methods.role import Role
 
 START_BIASES = ("zero", "log-odds")
-SYSTEMS: dict[str, Callable[..., Method]] = {}
+SYSTEMS: dict[str, Callable[..., Method]] = {
+    "cls": CLS,
+    "co-teaching": CoTeaching,
+    "co-teaching+": CoTeachingPlus,
+    "decoupling": Decoupling,
+    "em-apl": EmApl,
+    "en": ExpectedNegatives,
+    "jocor": JoCoR,
+    "l1r": L1R,
+    "l2r": L2R,
+    "lac": LAC,
+    "ll-cp": LargeLossCp,
+    "pu-mlc": PUMLC,
+    "role": Role,
+    "vpu": VPU,
+}
 """Methods that are more than a loss: name -> constructor (setup, **params)."""
 
 

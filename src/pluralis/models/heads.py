@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
+from pluralis.params import number, whole
 
 
 class Head(nn.Module):
@@ -43,6 +44,64 @@ class LinearHead(Head):
         copy_bias(self.fc.bias, values)
 
 
+class CamBoostHead(Head):
+    """BoostLU: the positive values of a class activation map count `alpha` times in its average.
+
+    M_c = w_c·F + b_c at every position of the features F, boosted to max(M_c, α·M_c), and g_c its mean over the
+    positions, in training and in prediction. Kim et al., CVPR 2023, "Bridging the Gap between Model Explanations in
+    Partially Annotated Multi-label Classification"; that the bias is a part of the map is as in the released code.
+    Features [B, D] are a map with one position. The parameters are those of the linear head, which is alpha = 1, so
+    that weights trained with either can be used with the other.
+
+    >>> head = CamBoostHead(2, 1, alpha=5.0)
+    >>> _ = head.fc.weight.data.fill_(1.0)
+    >>> head(torch.tensor([[[[1.0, -1.0]], [[0.0, 0.0]]]]))  # a map of 1 and −1
+    tensor([[2.]], grad_fn=<MeanBackward1>)
+    """
+
+    def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, alpha: float = 5.0) -> None:
+        super().__init__()
+        self.alpha = number("head cam-boost", "alpha", alpha, low=1.0)
+        self.dropout = nn.Dropout(dropout)
+        self.fc = nn.Linear(in_channels, num_classes)
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.dim() == 2:
+            features = features[:, :, None, None]
+        cam = F.conv2d(self.dropout(features), self.fc.weight[:, :, None, None], self.fc.bias)
+        return torch.where(cam > 0, self.alpha * cam, cam).mean((2, 3))
+
+    def set_bias(self, values: Tensor) -> None:
+        """`values` are what the logits are where the features are zero, after the boost."""
+        copy_bias(self.fc.bias, torch.minimum(values, values / self.alpha))
+
+
+class MLPHead(Head):
+    """Global average pooling and two linear layers with a ReLU between them and dropout before each.
+
+    For features that come from elsewhere and are not fine-tuned. The last bias starts at zero.
+
+    >>> MLPHead(8, 3, hidden=16)(torch.zeros(2, 8)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, hidden: int = 256) -> None:
+        super().__init__()
+        whole("head mlp", "hidden", hidden, low=1)
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(in_channels, hidden)
+        self.fc = nn.Linear(hidden, num_classes)
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden = F.relu(self.hidden(self.dropout(pool(features))))
+        return self.fc(self.dropout(hidden))
+
+    def set_bias(self, values: Tensor) -> None:
+        copy_bias(self.fc.bias, values)
+
+
 def pool(features: Tensor) -> Tensor:
     """Global average: [B, D, h, w] -> [B, D]; features that are [B, D] already pass unchanged."""
     if features.dim() == 2:
@@ -67,6 +126,14 @@ def copy_bias(bias: Tensor, values: Tensor) -> None:
         bias.copy_(values)
 
 
+# At the end: these heads build on the classes above.
+from pluralis.models.label_decoder import LabelDecoder  # noqa: E402
+from pluralis.models.semantic_graph import SemanticGraphHead  # noqa: E402
+
 HEADS: dict[str, Callable[..., Head]] = {
     "linear": LinearHead,
+    "cam-boost": CamBoostHead,
+    "mlp": MLPHead,
+    "label-decoder": LabelDecoder,
+    "semantic-graph": SemanticGraphHead,
 }

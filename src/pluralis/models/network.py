@@ -49,15 +49,18 @@ class Network(nn.Module):
 
         A frozen stage keeps its parameters (no gradient) and runs in evaluation mode, so that its batch-norm
         statistics stay too. `batch_norm=True` keeps the statistics of ALL batch norms, whose scale and shift
-        are still trained outside of frozen stages. `freeze(0, False)` undoes all freezing.
+        are still trained outside of frozen stages. `freeze(0, False)` undoes all freezing. Modules that were added to
+        a trained backbone and say `always_trained = True` learn in frozen stages too.
         """
         self._frozen_modules = self._modules_of(stages)
         self._frozen_batch_norm = batch_norm
         self.backbone.requires_grad_(True)
+        kept = {id(parameter) for module in self._always_trained() for parameter in module.parameters()}
         for name in self._frozen_modules:
             for parameter in self.backbone.get_submodule(name).parameters():
-                parameter.requires_grad_(False)
-                parameter.grad = None  # an optimizer would still apply a gradient left from before
+                if id(parameter) not in kept:
+                    parameter.requires_grad_(False)
+                    parameter.grad = None  # an optimizer would still apply a gradient left from before
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
@@ -66,6 +69,8 @@ class Network(nn.Module):
         if mode:
             for name in self._frozen_modules:
                 self.backbone.get_submodule(name).eval()
+            for module in self._always_trained():
+                module.train()
             if self._frozen_batch_norm:
                 for module in self.modules():
                     if isinstance(module, _BatchNorm):
@@ -79,6 +84,9 @@ class Network(nn.Module):
     def backbone_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """(name, parameter) of the backbone, frozen ones included, names as in `named_parameters()`."""
         return list(self.backbone.named_parameters(prefix="backbone"))
+
+    def _always_trained(self) -> list[nn.Module]:
+        return [module for module in self.backbone.modules() if getattr(module, "always_trained", False)]
 
     def _modules_of(self, stages: int | Literal["all"]) -> tuple[str, ...]:
         """Names of the backbone's submodules to freeze; "" is the backbone itself."""

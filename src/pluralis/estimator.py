@@ -1,0 +1,278 @@
+"""A scikit-learn estimator over feature matrices: any method, trained by the same `fit` as networks on images."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import type_of_target
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from pluralis.data.loader import Loader, TensorImages
+from pluralis.data.protocols import split
+from pluralis.engine import fit
+from pluralis.errors import PluralisError, RecipeError
+from pluralis.evaluate import Calibration, Last, Observed, calibrate, predict
+from pluralis.labels import Labels
+from pluralis.method import Method, Setup
+from pluralis.methods import create_method, method_class, start_bias_of, start_heads
+from pluralis.metrics import mean_average_precision
+from pluralis.models import create_model
+from pluralis.params import flag, number, whole
+from pluralis.runtime import Runtime, choose_device
+from pluralis.seeding import derive
+from pluralis.stage import Stage
+
+Floats = npt.NDArray[np.float64]
+
+
+class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
+    """All labels of a row of features from the few that somebody wrote down.
+
+    method               a name of `pluralis methods`; one that needs several views or feature maps is refused
+    method_params        its parameters, where the defaults do not suit
+    hidden               units of a hidden layer; 0 for a linear model
+    dropout              before each layer
+    epochs, batch_size, lr, weight_decay    of AdamW, with a cosine schedule
+    start_bias           of the outputs: "method" for what suits it, "zero" or "log-odds" of the written frequencies
+    standardize          give each feature mean 0 and deviation 1 first, as learned from the training rows
+    validation_fraction  of the rows, held out to calibrate the probabilities by the likelihood of their written labels
+                         (no clean label is needed); not calibrated with 0, or where those labels cannot tell: there are
+                         none, or there is one class and all are present
+    choose_epoch         keep the weights of the epoch under which those held-out labels are most likely, not the last;
+                         with few rows the choice is a matter of luck
+    threshold            least probability of a label in `predict`
+    random_state         seed of everything random
+    device               "cpu", "cuda", or "auto"
+
+    Labels y [N, C] are +1 present, 0 unknown, -1 absent; in a scipy sparse matrix what is not stored is unknown; a bool
+    matrix says that all is known. What a method makes of -1 is in its own description. y may be a list [N] for a single
+    class: then answers have scikit-learn's shapes for two classes. Whatever is wrong raises a ValueError.
+
+    After `fit`: `classes_` (names of y's columns, or their numbers; 0 and 1 for a list), `n_features_in_`, `method_`,
+    `history_` (figures of each epoch), `rule_` (how the epoch was chosen) and `calibration_`.
+
+    >>> X = np.random.default_rng(0).normal(size=(200, 4))
+    >>> Y = np.where(X[:, :3] > 0, 1, -1)
+    >>> Y[np.random.default_rng(1).random(Y.shape) < 0.5] = 0  # half of the labels are unknown
+    >>> model = PartialLabelClassifier("bce", lr=0.02, random_state=0).fit(X, Y)
+    >>> model.predict_proba(X).shape, bool(model.score(X, Y) > 0.95)
+    ((200, 3), True)
+    """
+
+    def __init__(
+        self,
+        method: str = "gr",
+        *,
+        method_params: dict[str, Any] | None = None,
+        hidden: int = 0,
+        dropout: float = 0.0,
+        epochs: int = 30,
+        batch_size: int = 32,
+        lr: float = 5e-3,
+        weight_decay: float = 1e-2,
+        start_bias: str = "method",
+        standardize: bool = True,
+        validation_fraction: float = 0.1,
+        choose_epoch: bool = False,
+        threshold: float = 0.5,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.method = method
+        self.method_params = method_params
+        self.hidden = hidden
+        self.dropout = dropout
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.start_bias = start_bias
+        self.standardize = standardize
+        self.validation_fraction = validation_fraction
+        self.choose_epoch = choose_epoch
+        self.threshold = threshold
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from features X [N, D] and labels y [N, C]."""
+        columns = getattr(y, "columns", None)
+        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True)
+        self._offset, self._scale = _scaling(X, self.standardize)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            self._check_parameters()
+            labels = read_labels(y)
+            with torch.random.fork_rng(devices=[]):  # a caller's own random numbers stay as they were
+                self._train(X, labels, seed)
+        except PluralisError as error:
+            raise ValueError(str(error)) from error
+        self._list = y.ndim == 1
+        self._width = len(labels.classes)
+        names = np.arange(2 if self._list else self._width)
+        self.classes_ = names if columns is None else np.asarray(columns)
+        return self
+
+    def decision_function(self, X: Any) -> Floats:
+        """Calibrated log-odds [N, C] of each label being present; [N] for a single class given as a list."""
+        odds = self._logits(X).double().numpy()
+        odds = self.calibration_.a * odds + self.calibration_.b
+        return odds[:, 0] if self._list else odds
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Calibrated probability [N, C] of each label being present; [N, 2], absent and present, for a list."""
+        odds = torch.from_numpy(self.decision_function(X))
+        return (torch.stack([-odds, odds], 1) if self._list else odds).sigmoid().numpy()
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """1 where a label is found, 0 elsewhere: [N, C], or [N] for a list."""
+        found = self.predict_proba(X)
+        return ((found[:, 1] if self._list else found) >= self.threshold).astype(np.int64)
+
+    def score(self, X: Any, y: Any, sample_weight: None = None) -> float:
+        """Mean average precision over the classes, from 0 to 1; unknown labels are left out.
+
+        Where y names no absent label at all, whatever is not written counts as absent: right for a complete matrix of 0
+        and 1, and for present labels alone a measure of how high those rank. To search over parameters on such labels,
+        `scoring=observed_score` chooses better.
+        """
+        if sample_weight is not None:
+            raise ValueError("score: rows have no weights here; leave sample_weight out")
+        odds, truth = _pair(self, X, y)
+        return mean_average_precision(odds, truth if bool((truth < 0).any()) else truth > 0).value
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_class = False  # a label is there or not
+        return tags
+
+    def _check_parameters(self) -> None:
+        # A search over arrays of values hands over numpy's numbers.
+        given = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.get_params(deep=False).items()}
+        for name, low in (("hidden", 0), ("epochs", 1), ("batch_size", 1)):
+            whole("PartialLabelClassifier", name, given[name], low)
+        number("PartialLabelClassifier", "threshold", given["threshold"], low=0, high=1)
+        number("PartialLabelClassifier", "validation_fraction", given["validation_fraction"], low=0, below=1)
+        for name in ("standardize", "choose_epoch"):
+            flag("PartialLabelClassifier", name, given[name])
+        views = getattr(method_class(self.method), "views", (None,))
+        if len(views) != 1 or views[0] not in (None, "none"):
+            raise RecipeError(f"method {self.method} needs augmented views of images, not features: choose another one")
+
+    def _train(self, X: npt.NDArray[Any], labels: Labels, seed: int) -> None:
+        runtime = Runtime(choose_device(self.device), "fp32")
+        features = TensorImages(self._features(X))
+        train_rows, held_rows = split(len(labels), self.validation_fraction, derive(seed, "split") % 2**32)
+
+        def loader(rows: npt.NDArray[np.int64]) -> Loader:
+            return Loader(features.select(rows), labels.select(rows), size=1, cache="device", device=runtime.device)
+
+        data = loader(train_rows)
+        written = labels.select(held_rows).values
+        telling = len(written) and (len(labels.classes) > 1 or (written < 0).any())
+        held = loader(held_rows) if telling else None
+        torch.manual_seed(derive(seed, "weights"))
+        self.method_ = self._method(X.shape[1], data.labels)
+        runtime.place(self.method_)
+        plan = Stage(
+            epochs=int(self.epochs),
+            batch_size=int(self.batch_size),
+            optimizer="adamw",
+            lr=float(self.lr),
+            head_lr=1.0,
+            weight_decay=float(self.weight_decay),
+            augment="none",
+        )
+        rule = Observed(held) if held is not None and self.choose_epoch else Last()
+        result = fit(self.method_, data, plan, rule=rule, seed=seed, runtime=runtime)
+        self.method_.eval()
+        self.calibration_ = Calibration()
+        if held is not None:
+            self.calibration_ = calibrate(predict(self.method_, held), torch.from_numpy(held.labels.dense()))[0]
+        self.rule_, self.history_ = result.rule, result.history
+
+    def _method(self, width: int, labels: Labels) -> Method:
+        make_net = partial(
+            create_model,
+            f"features:{width}",
+            len(labels.classes),
+            "mlp" if self.hidden else "linear",
+            dropout=float(self.dropout),
+            normalize=False,
+            head_params={"hidden": int(self.hidden)} if self.hidden else {},
+        )
+        method = create_method(self.method, Setup(make_net, len(labels.classes), labels), self.method_params)
+        start_heads(method, labels, start_bias_of(self.method) if self.start_bias == "method" else self.start_bias)
+        return method
+
+    def _features(self, X: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(((X - self._offset) / self._scale).astype(np.float32))
+
+    def _logits(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        device = next(self.method_.parameters()).device
+        rows = Labels.from_lists([[]] * len(X), self._width)
+        try:
+            return predict(self.method_, Loader(TensorImages(self._features(X)), rows, size=1, device=device))
+        except PluralisError as error:
+            raise ValueError(str(error)) from error
+
+
+def observed_score(model: Any, X: Any, y: Any) -> float:
+    """Mean log-likelihood of the written labels after a calibration by two numbers; needs no absent label.
+
+    For `GridSearchCV(..., scoring=observed_score)` where only present labels are known: "somebody wrote down one of the
+    labels that are present, any equally likely". Rows without any label say nothing and are left out.
+    """
+    try:
+        return -calibrate(*_pair(model, X, y))[1]
+    except PluralisError as error:
+        raise ValueError(str(error)) from error
+
+
+def _pair(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Log-odds [N, C] of a model or pipeline, and the labels [N, C]."""
+    odds = torch.from_numpy(model.decision_function(X))
+    odds = odds.reshape(len(odds), -1)
+    labels = read_labels(check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y"))
+    if labels.shape != tuple(odds.shape):
+        raise ValueError(f"y is a matrix of {labels.shape} for predictions of {tuple(odds.shape)}: give one label each")
+    return odds, torch.from_numpy(labels.dense())
+
+
+def read_labels(y: Any) -> Labels:
+    """Labels from {+1, 0, -1}, from a sparse matrix (not stored is unknown), or from bools (all known)."""
+    sparse = issparse(y)
+    values = y.data if sparse else y
+    if not sparse and (kind := type_of_target(y, input_name="y", raise_unknown=True)).startswith("continuous"):
+        raise ValueError(f"y is {kind}; a label is 1 present, 0 unknown or -1 absent")
+    if len(wrong := np.setdiff1d(values, (-1, 0, 1))):
+        raise ValueError(
+            "Only binary classification is supported: a label is 1 present, 0 unknown or -1 absent, but y holds"
+            f" {wrong[0]}; give a column for each class"
+        )
+    if not sparse:
+        return Labels.from_dense(y.reshape(len(y), -1), convention="complete" if y.dtype == bool else "signed")
+    entries = y.tocoo()
+    return Labels.from_entries(
+        entries.row.astype(np.int64), entries.col.astype(np.int64), values.astype(np.int64), y.shape
+    )
+
+
+def _scaling(X: npt.NDArray[Any], standardize: bool) -> tuple[Floats, Floats]:
+    """Mean and deviation [D] of each feature; a constant one is only shifted."""
+    if not standardize:
+        return np.zeros(X.shape[1]), np.ones(X.shape[1])
+    scale = X.std(0, dtype=np.float64)
+    return X.mean(0, dtype=np.float64), np.where(scale > 1e-12 * (1 + abs(X).max(0)), scale, 1.0)

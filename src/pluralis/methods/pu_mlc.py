@@ -1,0 +1,176 @@
+"""PU-MLC and vPU: every class is learned from its positives and from images of which nothing is known."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pluralis.errors import RecipeError
+from pluralis.labels import Labels
+from pluralis.losses.pu import ABSENT, MIN_TAU, VARIANTS, adaptive_temperature, mixup, variational
+from pluralis.method import Batch, Clock, Method, Setup
+from pluralis.models.lgconv import add_global_branches
+from pluralis.params import choice, flag, number
+
+# For 10, 20, … 90 % known labels, and for all of them where the paper gives it.
+PUBLISHED_GAMMA = {
+    "coco": (0.55, 0.50, 0.35, 0.30, 0.25, 0.20, 0.15, 0.10, 0.05, 0.03),
+    "voc": (0.85, 0.65, 0.55, 0.50, 0.45, 0.35, 0.15, 0.05, 0.01),
+}
+
+
+def published_gamma(data_set: str, known_ratio: float) -> float:
+    """The paper's γ for "coco" or "voc" at the nearest share of known labels that it lists.
+
+    >>> published_gamma("coco", 0.5), published_gamma("voc", 0.08)
+    (0.25, 0.85)
+    """
+    listed = PUBLISHED_GAMMA[choice("published_gamma", "data_set", data_set, PUBLISHED_GAMMA)]
+    share = number("published_gamma", "known_ratio", known_ratio, low=0.0, high=1.0)
+    return listed[min(max(round(10 * share), 1), len(listed)) - 1]
+
+
+def auto_gamma(labels: Labels) -> float:
+    """γ by the share of labels that are known: the paper's list for VOC, the longer of the two.
+
+    The share counts present and absent labels. Where nobody wrote down an absent label it cannot be told, and counts
+    as 10 %: a γ that is too small costs far more than one that is too large (Table 6: 0 instead of 0.55 takes 22 mAP
+    at 10 % known labels, 0.3 instead of 0.05 takes less than 1 at 90 %).
+
+    >>> auto_gamma(Labels.from_dense([[1, -1], [0, 0]])), auto_gamma(Labels.from_lists([[0], [1]], 2))
+    (0.45, 0.85)
+    """
+    entries = max(len(labels) * len(labels.classes), 1)
+    absent = bool((labels.values < 0).any())
+    return published_gamma("voc", len(labels.values) / entries if absent else 0.1)
+
+
+class PUMLC(Method):
+    """Positive-unlabelled learning with a re-balance factor, adaptive temperatures and mixup (PU-MLC).
+
+    L = L_var + λ·L_reg, Eq. 10, where L_var is Eq. 14 (`losses.pu.variational`) and L_reg Eqs. 8-9
+    (`losses.pu.mixup`): the first half of the batch is mixed with the last half by one μ ~ Beta(δ, δ), and goes through
+    the network again. Both are means over the classes here and sums in the paper.
+
+    gamma           exponent of the re-balance factor; "auto" is the paper's for VOC by the share of known labels (see
+                    `auto_gamma`, and `published_gamma` for COCO), 0 switches the factor off (Tables 4, 6)
+    tau             "adaptive" (Eq. 13) or a number; 1 is none (Tables 4, 5)
+    alpha           of the adaptive temperature: 2 for VOC, 1 for COCO (Figure 6)
+    lam, delta      λ and δ; λ = 0 spares the second pass through the network
+    positives_in_u  whether the unlabelled set holds the positives too (Table 10)
+    drop            "negatives", or "positives" to learn from what is absent instead (Table 7)
+    absent          what a verified absent label is: "unlabelled", as published, or "cross-entropy", which uses it
+    lgconv          a global branch beside every 3×3 convolution of a ResNet (`models.lgconv`, Table 9). Off by default,
+                    since other backbones have no such convolutions; it takes a sixth more time of a ResNet-50
+    variant         "released" follows the published code: probabilities are mixed instead of logits, with 1 where the
+                    class is known to be present, and pairs are drawn at random; p_c of tempered logits; an epsilon in
+                    every logarithm; a global branch with a residual
+    The paper freezes all but the last stage (train.freeze = 4 of a ResNet) and keeps all batch-norm statistics
+    (train.freeze_bn, Table 11).
+    """
+
+    paper = "Yuan, Zhang, Huang: Positive Label Is All You Need for Multi-Label Classification, 2023"
+    start_bias = "zero"
+    batch_coupled = True  # means over the batch inside of logarithms, and its spread
+    _name: ClassVar[str] = "pu-mlc"
+
+    def __init__(
+        self,
+        setup: Setup,
+        gamma: float | str = "auto",
+        tau: float | str = "adaptive",
+        alpha: float = 2.0,
+        lam: float = 1.0,
+        delta: float = 0.3,
+        positives_in_u: bool = True,
+        drop: str = "negatives",
+        absent: str = "unlabelled",
+        lgconv: bool = False,
+        variant: str = "paper",
+    ) -> None:
+        super().__init__()
+        owner = f"method {self._name}"
+        labels = setup.labels
+        if gamma == "auto":
+            gamma = auto_gamma(labels) if labels is not None else 0.0  # prediction needs none
+        self.gamma = _number_or(owner, "gamma", gamma, "auto", low=0.0)
+        self.tau = None if tau == "adaptive" else _number_or(owner, "tau", tau, "adaptive", low=MIN_TAU)
+        self.alpha = number(owner, "alpha", alpha, above=0.0)
+        self.lam = number(owner, "lam", lam, low=0.0)
+        self.delta = number(owner, "delta", delta, above=0.0)
+        self.positives_in_u = flag(owner, "positives_in_u", positives_in_u)
+        self.sign = -1 if choice(owner, "drop", drop, ("negatives", "positives")) == "positives" else 1
+        self.absent = choice(owner, "absent", absent, ABSENT)
+        self.variant = choice(owner, "variant", variant, VARIANTS)
+        self.form = "probabilities" if variant == "released" else "logits"
+        if labels is not None and self.sign < 0 and not np.any(labels.values < 0):
+            raise RecipeError(f"{owner}: drop = 'positives' learns from absent labels, and the data has none")
+        self.net = setup.make_net()
+        if flag(owner, "lgconv", lgconv):
+            add_global_branches(self.net.backbone, variant=variant)
+
+    def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        x = batch.views[0]
+        z, y = self.sign * self.net(x), self.sign * batch.labels
+        tau = adaptive_temperature(z, self.alpha) if self.tau is None else self.tau
+        terms = {
+            "variational": variational(z, y, self.gamma, tau, self.positives_in_u, self.absent, self.variant)
+        }
+        if self.lam:
+            pairs, mu = self._pairs(len(x), x.device), draw_beta(self.delta)
+            wide = x.to(torch.promote_types(x.dtype, torch.float32))  # pictures may be uint8
+            mixed = self.sign * self.net(mu * wide[pairs[0]] + (1 - mu) * wide[pairs[1]])
+            terms["mixup"] = self.lam * mixup(z, y, mixed, pairs, mu, self.form, self.variant)
+        return terms
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits
+
+    def _pairs(self, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows of the first and of the last half; the middle of an odd number stays out, one row is its own pair."""
+        half = max(rows // 2, 1)
+        first = torch.randperm(half) if self.form == "probabilities" else torch.arange(half)
+        return first.to(device), torch.arange(rows - half, rows, device=device)
+
+
+class VPU(PUMLC):
+    """Variational positive-unlabelled learning, a class at a time (vPU).
+
+    L = log mean_U Φ − mean_P log Φ + λ·L_reg with Φ = σ(s): PU-MLC without its factor and temperatures. The regulariser
+    mixes probabilities, with 1 for what is known to be present; without that anchor the loss would not notice a logit
+    shifted by a constant, as long as probabilities are small. λ is 0.03, as its authors use; PU-MLC has 1.
+    Their pairs have a positive and an unlabelled example each; with many classes a row is both, so pairs are any two.
+    A verified absent label is one more unlabelled entry, or with `absent="cross-entropy"` is used.
+    """
+
+    paper = "Chen et al.: A Variational Approach for Learning from Positive and Unlabeled Data, NeurIPS 2020"
+    _name = "vpu"
+
+    def __init__(
+        self,
+        setup: Setup,
+        lam: float = 0.03,
+        delta: float = 0.3,
+        positives_in_u: bool = True,
+        absent: str = "unlabelled",
+    ) -> None:
+        super().__init__(
+            setup, gamma=0.0, tau=1.0, lam=lam, delta=delta, positives_in_u=positives_in_u, absent=absent
+        )
+        self.form = "probabilities"
+
+
+def draw_beta(delta: float) -> float:
+    """One number of Beta(δ, δ) from torch's generator for the CPU, whatever the device."""
+    shape = torch.full((), delta, dtype=torch.float64)
+    return float(torch.distributions.Beta(shape, shape).sample())
+
+
+def _number_or(owner: str, name: str, value: float | str, word: str, low: float) -> float:
+    if isinstance(value, str):
+        raise RecipeError(f"{owner}: {name} is {value!r}; give a number or {word!r}")
+    return number(owner, name, value, low=low)

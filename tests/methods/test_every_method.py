@@ -1,0 +1,42 @@
+"""Every method, by name, through the one set of checks; and what two processes make of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from pluralis.methods import every_method
+from tests.methods.check_method import check_method
+
+NAMES = sorted(every_method())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_method(name: str, tmp_path: Path) -> None:
+    check_method(name, tmp_path)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """Both hold the same state, label state and queues too; and that of one process unless the batch matters."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    module = ["-m", "tests.methods.two_processes"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *module, str(tmp_path / "two")]
+    for command in ([*module, str(tmp_path / "one")], torchrun):
+        done = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=400, env=environment
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    compared = 0
+    for name in NAMES:
+        if not getattr(every_method()[name], "batch_coupled", False):
+            one, two = (load_file(tmp_path / where / f"{name}.safetensors") for where in ("one", "two"))
+            for key, value in one.items():
+                assert_close(two[key], value, rtol=2e-3, atol=2e-5, msg=lambda m, k=key, n=name: f"{n} {k}: {m}")
+            compared += 1
+    assert compared > 3

@@ -1,0 +1,229 @@
+"""The scikit-learn estimator: its contract, its labels, its answers, and the loop that it shares with images."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import pluralis
+from pluralis.estimator import PartialLabelClassifier, observed_score
+from pluralis.methods import every_method
+
+OTHER_VALUES = "its labels are not 1, 0 and -1"
+NOT_APPLICABLE = {
+    "check_estimators_dtypes": OTHER_VALUES,
+    "check_classifier_data_not_an_array": OTHER_VALUES,
+    "check_classifiers_classes": OTHER_VALUES,
+    "check_fit2d_1feature": OTHER_VALUES,
+}
+
+
+@parametrize_with_checks(
+    [PartialLabelClassifier("an", epochs=12, lr=0.1, random_state=0)],
+    expected_failed_checks=lambda model: NOT_APPLICABLE,
+)
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def table(rows: int = 240, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, the truth in {+1, -1}, and the one present label that was written."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(rows, 6))
+    truth = np.where(X @ np.random.default_rng(9).normal(size=(6, classes)) > 0.5, 1, -1)
+    given = np.zeros_like(truth)
+    for row, present in enumerate(truth > 0):
+        if present.any():
+            given[row, rng.choice(np.flatnonzero(present))] = 1
+    return X, truth, given
+
+
+X, TRUTH, GIVEN = table()
+FAST: dict[str, Any] = {"epochs": 8, "lr": 0.02, "validation_fraction": 0, "random_state": 0}
+
+
+def model(method: str = "an", **changes: Any) -> PartialLabelClassifier:
+    return PartialLabelClassifier(method, **{**FAST, **changes})
+
+
+def test_it_learns_all_labels_from_one() -> None:
+    test_X, test_truth, _ = table(seed=1)
+    found = model("gr", validation_fraction=0.1, choose_epoch=True).fit(X, GIVEN)
+    assert found.score(test_X, test_truth) > 0.8  # 0.43 for guesses
+    assert found.predict_proba(test_X).shape == (240, 4)
+    assert np.isin(found.predict(test_X), (0, 1)).all()
+    assert found.rule_.startswith("observed")
+    assert len(found.history_) == 8
+
+
+def test_sparse_labels_are_the_same_as_dense_ones() -> None:
+    mixed = np.where(np.random.default_rng(2).random(TRUTH.shape) < 0.4, TRUTH, 0)
+    dense = model("bce").fit(X, mixed)
+    for kind in (sparse.csr_matrix, sparse.coo_array, sparse.lil_matrix):
+        assert np.array_equal(dense.predict_proba(X), model("bce").fit(X, kind(mixed)).predict_proba(X))
+    assert dense.score(X, sparse.csr_array(mixed)) == dense.score(X, mixed)
+
+
+def test_a_bool_matrix_says_that_all_is_known() -> None:
+    first, second = (model("bce").fit(X, labels).predict_proba(X) for labels in (TRUTH, TRUTH > 0))
+    assert np.array_equal(first, second)
+
+
+def test_score_is_the_mean_average_precision_of_known_labels() -> None:
+    fitted = model("bce").fit(X, TRUTH)
+    odds = fitted.decision_function(X)
+    known = np.random.default_rng(3).random(TRUTH.shape) < 0.7
+    each = [average_precision_score(TRUTH[k, c] > 0, odds[k, c]) for c, k in enumerate(known.T)]
+    assert fitted.score(X, np.where(known, TRUTH, 0)) == pytest.approx(np.mean(each), rel=1e-12)
+    complete = [average_precision_score(TRUTH[:, c] > 0, odds[:, c]) for c in range(4)]
+    for truth in (TRUTH, TRUTH > 0, (TRUTH > 0).astype(int)):  # 0 and 1 alone: what is not written counts as absent
+        assert fitted.score(X, truth) == pytest.approx(np.mean(complete), rel=1e-12)
+
+
+def test_probabilities_follow_the_calibration() -> None:
+    """Held-out labels give two numbers, p = σ(a·z + b), without which `em` finds nearly everything."""
+    fitted = model("em", validation_fraction=0.3).fit(X, GIVEN)
+    with torch.no_grad():
+        offset, scale = X.mean(0), X.std(0)
+        logits = fitted.method_.predict(torch.from_numpy((X - offset) / scale).float()).double().numpy()
+    a, b = fitted.calibration_.a, fitted.calibration_.b
+    assert (a, b) != (1, 0)
+    assert fitted.predict_proba(X) == pytest.approx(1 / (1 + np.exp(-(a * logits + b))), abs=1e-6)
+    assert np.array_equal(fitted.predict(X), fitted.predict_proba(X) >= 0.5)
+    raw = model("em").fit(X, GIVEN)
+    assert (raw.calibration_.a, raw.calibration_.b, raw.rule_) == (1, 0, "last epoch")
+    counts = [m.predict_proba(X).sum(1).mean() for m in (fitted, raw)]
+    true = (TRUTH > 0).sum(1).mean()
+    assert abs(counts[0] - true) < abs(counts[1] - true)
+
+
+def test_threshold() -> None:
+    fitted = model().fit(X, GIVEN)
+    assert fitted.set_params(threshold=0.0).predict(X).all()
+    assert not fitted.set_params(threshold=1.0).predict(X).any()
+
+
+def test_same_seed_same_numbers_and_the_global_generators_are_left_alone() -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002 - the legacy generator is what must not move
+    expected = torch.rand(3), np.random.rand(3)  # noqa: NPY002
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    first, second, other = (
+        model(hidden=8, dropout=0.2, random_state=seed).fit(X, GIVEN).predict_proba(X) for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, other)
+    assert torch.equal(torch.rand(3), expected[0])
+    assert np.array_equal(np.random.rand(3), expected[1])  # noqa: NPY002
+
+
+def test_clone_pickle_pipeline_and_search() -> None:
+    fitted = model("gr", method_params={"wT": 1.0}).fit(X, GIVEN)
+    assert clone(fitted).get_params() == fitted.get_params()
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    pipe = make_pipeline(StandardScaler(), model(standardize=False, epochs=2))
+    for scoring in (None, observed_score):
+        search = GridSearchCV(pipe, {"partiallabelclassifier__lr": [1e-5, 0.02]}, cv=2, scoring=scoring)
+        assert search.fit(X, GIVEN).best_params_ == {"partiallabelclassifier__lr": 0.02}
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    values = {"hidden": np.int64(3), "epochs": np.int32(2), "batch_size": np.int64(50), "lr": np.float32(0.01)}
+    plain = {"hidden": 3, "epochs": 2, "batch_size": 50, "lr": float(np.float32(0.01))}
+    first, second = (model(**given).fit(X, GIVEN).predict_proba(X) for given in (values, plain))
+    assert np.array_equal(first, second)
+
+
+def test_features_are_standardised_and_constant_ones_do_no_harm() -> None:
+    wide = np.hstack([X * 1000 + 5e6, np.full((len(X), 1), 7.3)])
+    plain, scaled = model().fit(X, GIVEN), model().fit(wide, GIVEN)
+    assert np.isfinite(scaled.predict_proba(wide)).all()
+    assert scaled.score(wide, TRUTH) == pytest.approx(plain.score(X, TRUTH), abs=0.03)
+
+
+def test_one_class_as_a_list() -> None:
+    fitted = model().fit(X, GIVEN[:, 0])
+    assert fitted.predict(X).shape == fitted.decision_function(X).shape == (240,)
+    assert fitted.predict_proba(X).sum(1) == pytest.approx(np.ones(240))
+    column = model().fit(X, GIVEN[:, :1])
+    assert np.array_equal(column.predict_proba(X)[:, 0], fitted.predict_proba(X)[:, 1])
+
+
+def test_names_of_features_and_classes() -> None:
+    class Frame:
+        """As much of a data frame as labels need."""
+
+        columns = ("cat", "dog", "cow", "hen")
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+            return GIVEN
+
+    fitted = model(epochs=1).fit(X, Frame())
+    assert fitted.classes_.tolist() == ["cat", "dog", "cow", "hen"]
+    assert fitted.n_features_in_ == 6
+
+
+@pytest.mark.parametrize("labels", [np.zeros_like(GIVEN), GIVEN[:1], -np.ones_like(GIVEN)])
+def test_labels_that_say_little(labels: np.ndarray) -> None:
+    for method in ("an", "em", "gr", "bce"):
+        fitted = model(method, epochs=1).fit(X[: len(labels)], labels)
+        assert np.isfinite(fitted.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "part"),
+    [
+        ({"method": "grr"}, GIVEN, "did you mean 'gr'"),
+        ({"method_params": {"alhpa": 1}, "method": "em"}, GIVEN, "alpha"),
+        ({"threshold": 2}, GIVEN, "threshold"),
+        ({"validation_fraction": 1.0}, GIVEN, "validation_fraction"),
+        ({"hidden": -1}, GIVEN, "hidden"),
+        ({"epochs": 0}, GIVEN, "epochs"),
+        ({"start_bias": "middle"}, GIVEN, "log-odds"),
+        ({"device": "tpu"}, GIVEN, "cuda"),
+        ({}, GIVEN * 2, "1 present, 0 unknown or -1 absent"),
+        ({}, GIVEN * 0.5, "1 present, 0 unknown or -1 absent"),
+        ({}, sparse.csr_array(GIVEN * 0.5), "1 present, 0 unknown or -1 absent"),
+        ({}, GIVEN[:-1], "inconsistent"),
+    ],
+)
+def test_what_is_wrong_is_a_value_error(changes: dict[str, Any], labels: Any, part: str) -> None:
+    with pytest.raises(ValueError, match=part):
+        model(**{"method": "an", **changes}).fit(X, labels)
+
+
+SEVERAL_VIEWS = [name for name, entry in every_method().items() if getattr(entry, "views", (None,)) != (None,)]
+
+
+@pytest.mark.parametrize("method", [name for name in every_method() if name not in SEVERAL_VIEWS])
+def test_every_method_on_features(method: str) -> None:
+    fitted = model(method, epochs=2, batch_size=64, hidden=4).fit(X, GIVEN)
+    assert np.isfinite(fitted.predict_proba(X)).all()
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(X), fitted.predict_proba(X))
+
+
+@pytest.mark.parametrize("method", SEVERAL_VIEWS)
+def test_methods_that_need_images_are_refused(method: str) -> None:
+    with pytest.raises(ValueError, match="needs augmented views of images"):
+        model(method).fit(X, GIVEN)
+
+
+def test_it_is_imported_only_when_asked_for() -> None:
+    code = "import sys, pluralis; assert 'sklearn' not in sys.modules and 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert pluralis.PartialLabelClassifier is PartialLabelClassifier

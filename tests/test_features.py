@@ -1,0 +1,265 @@
+"""Features of a frozen backbone: computed once, found again, never half-written, and the same as the network's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from pluralis.cli import app
+from pluralis.data.images import ImageFiles
+from pluralis.data.loader import Loader, TensorImages
+from pluralis.data.scenes import make_scenes
+from pluralis.engine import fit
+from pluralis.errors import CheckpointError, DataError, RecipeError
+from pluralis.evaluate import predict
+from pluralis.features import (
+    BLOCK,
+    FeatureCache,
+    FeatureRows,
+    frozen_network,
+    picture_keys,
+    read_features,
+    write_features,
+)
+from pluralis.labels import Labels
+from pluralis.losses import create_loss
+from pluralis.method import LossMethod, Setup
+from pluralis.methods import create_method
+from pluralis.models import Network, create_backbone, create_model
+from pluralis.models.heads import LinearHead
+from pluralis.stage import Stage
+
+SIZE = 24
+
+
+@pytest.fixture(scope="module")
+def net() -> Network:
+    torch.manual_seed(0)
+    return create_model("tiny", 10)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for row, pixels in enumerate(make_scenes("train", 12).images):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{row:02d}.png")
+    return folder
+
+
+def files(folder: Path) -> ImageFiles:
+    return ImageFiles(sorted(folder.glob("*.png")))
+
+
+def own_features(net: Network, images: ImageFiles) -> torch.Tensor:
+    """One picture after the other, straight through the backbone, averaged over places."""
+    net.eval()
+    with torch.no_grad():
+        maps = [net.features(images.decode(row, SIZE)[None]) for row in range(len(images))]
+    return torch.cat(maps).mean((2, 3))
+
+
+def test_they_are_the_networks_own(net: Network, photos: Path, tmp_path: Path) -> None:
+    images = files(photos)
+    net.train()
+    first = FeatureCache(tmp_path, net, SIZE).extract(images)
+    assert net.training
+    assert first.found == 0
+    assert torch.allclose(first.features, own_features(net, images), rtol=1e-4, atol=1e-5)
+    second = FeatureCache(tmp_path, net, SIZE).extract(images)
+    assert second.found == 12
+    assert torch.equal(first.features, second.features)
+
+
+def test_what_is_there_is_found_in_any_order_and_place(net: Network, photos: Path, tmp_path: Path) -> None:
+    """Parts, repeated pictures and moved files need no new work; one new picture costs one."""
+    images = files(photos)
+    whole = FeatureCache(tmp_path, net, SIZE).extract(images).features
+    rows = np.array([7, 3, 3, 11])
+    part = FeatureCache(tmp_path, net, SIZE).extract(images.select(rows))
+    assert part.found == 4
+    assert torch.equal(part.features, whole[torch.from_numpy(rows)])
+    moved = tmp_path / "elsewhere.png"
+    moved.write_bytes(images.paths[5].read_bytes())
+    new = tmp_path / "new.png"
+    Image.new("RGB", (30, 30), "red").save(new)
+    mixed = FeatureCache(tmp_path, net, SIZE).extract(ImageFiles([moved, new]))
+    assert mixed.found == 1
+    assert torch.equal(mixed.features[0], whole[5])
+    assert FeatureCache(tmp_path, net, SIZE).extract(ImageFiles([new])).found == 1
+    fresh = FeatureCache(tmp_path / "fresh", net, SIZE).extract(images.select(rows))
+    assert fresh.found == 0
+    assert torch.allclose(fresh.features, part.features, atol=1e-5)
+
+
+def test_other_weights_sizes_and_pictures_are_not_mixed_up(net: Network, photos: Path, tmp_path: Path) -> None:
+    images = files(photos).select([0, 1])
+    FeatureCache(tmp_path, net, SIZE).extract(images)
+    torch.manual_seed(1)
+    other = create_model("tiny", 10)
+    for cache in (FeatureCache(tmp_path, other, SIZE), FeatureCache(tmp_path, net, 32)):
+        assert cache.extract(images).found == 0
+    assert FeatureCache(tmp_path, net, SIZE, store_size=32).folder != FeatureCache(tmp_path, net, SIZE).folder
+    changed = tmp_path / "changed.png"
+    pixels = np.array(Image.open(images.paths[0]))
+    pixels[0, 0] ^= 1
+    Image.fromarray(pixels).save(changed)
+    assert FeatureCache(tmp_path, net, SIZE).extract(ImageFiles([changed])).found == 0
+
+
+def test_damage_is_noticed_and_mended(net: Network, photos: Path, tmp_path: Path) -> None:
+    images, cache = files(photos), FeatureCache(tmp_path, net, SIZE)
+    whole = cache.extract(images).features
+    (path,) = cache.folder.glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    again = cache.extract(images)
+    assert again.found == 0
+    assert torch.equal(again.features, whole)
+    (path,) = cache.folder.glob("*.json")
+    path.unlink()  # as a process leaves it that is killed between its two writes
+    assert cache.extract(images).found == 0
+    assert cache.extract(images).found == 12
+
+
+def test_an_interrupted_extraction_goes_on(net: Network, tmp_path: Path) -> None:
+    images = TensorImages(torch.randint(0, 256, (BLOCK + 40, 3, 8, 8), dtype=torch.uint8))
+
+    def stop(done: int, total: int) -> None:
+        assert total == BLOCK + 40
+        if done > BLOCK:
+            raise KeyboardInterrupt
+
+    cache = FeatureCache(tmp_path, net, 8)
+    with pytest.raises(KeyboardInterrupt):
+        cache.extract(images, progress=stop)
+    rest: list[int] = []
+    done = cache.extract(images, progress=lambda done, total: rest.append(total))
+    assert done.found == BLOCK
+    assert set(rest) == {40}
+    assert torch.equal(done.features, FeatureCache(tmp_path / "fresh", net, 8).extract(images).features)
+
+
+def test_bad_pictures_are_named(net: Network, tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("not a picture")
+    with pytest.raises(DataError, match="text.png"):
+        FeatureCache(tmp_path / "cache", net, SIZE).extract(ImageFiles([tmp_path / "text.png"]))
+    with pytest.raises(DataError, match="nowhere.png"):
+        FeatureCache(tmp_path / "cache", net, SIZE).extract(ImageFiles([tmp_path / "nowhere.png"]))
+    broken = create_model("tiny", 2)
+    broken.backbone.get_parameter("conv1.weight").data.fill_(torch.nan)
+    with pytest.raises(DataError, match="row 0"):
+        FeatureCache(tmp_path / "cache", broken, 8).extract(TensorImages(torch.zeros(2, 3, 8, 8, dtype=torch.uint8)))
+    assert not list((tmp_path / "cache").glob("*/*"))
+
+
+def test_keys_tell_pictures_apart() -> None:
+    pixels = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
+    pixels[2, 0, 0, 0] = 1
+    first, second, third = picture_keys(TensorImages(pixels), 4)
+    assert first == second != third
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    write_features(tmp_path / "a" / "table", ["x.jpg", "y.jpg"], torch.arange(6.0).view(2, 3), "tiny")
+    names, features = read_features(tmp_path / "a" / "table")
+    assert names == ["x.jpg", "y.jpg"]
+    assert features.tolist() == [[0, 1, 2], [3, 4, 5]]
+    path = tmp_path / "a" / "table.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(CheckpointError, match="hash"):
+        read_features(tmp_path / "a" / "table")
+
+
+def test_a_head_trained_on_features_serves_the_whole_network(net: Network, photos: Path, tmp_path: Path) -> None:
+    """Features through a head, and pictures through the frozen backbone and the same head, agree."""
+    images = files(photos)
+    found = FeatureCache(tmp_path, net, SIZE).extract(images).features
+    labels = Labels.from_dense(make_scenes("train", 12).truth, ids=[f"{row:02d}" for row in range(12)])
+    head = LinearHead(96, 10)
+    method = LossMethod(Network(create_backbone("features:96"), head, normalize=False), create_loss("an"))
+    data = Loader(FeatureRows(found, images), labels, size=SIZE)
+    assert data.images.name(3).endswith("03.png")
+    fit(method, data, Stage(epochs=20, batch_size=6, lr=1e-2, head_lr=1, augment="none"))
+    whole = LossMethod(Network(net.backbone, head), create_loss("an"))
+    on_pictures = predict(whole, Loader(images, labels, size=SIZE))
+    assert torch.allclose(predict(method, data), on_pictures, atol=1e-3)
+    assert on_pictures.std() > 0.1
+
+
+FROZEN = Stage(freeze=-1, augment="none")
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "plan", "part"),
+    [
+        ("an", "linear", Stage(augment="none"), "train.freeze = -1"),
+        ("an", "linear", Stage(freeze=-1), "train.augment"),
+        ("lac", "label-decoder", FROZEN, "one view"),
+        ("cls", "linear", FROZEN, "model.weights"),
+        ("an", "label-decoder", FROZEN, "model.head"),
+        ("an", "cam-boost", FROZEN, "model.head"),
+    ],
+)
+def test_what_cannot_be_trained_on_features_is_refused(name: str, head: str, plan: Stage, part: str) -> None:
+    method = create_method(name, Setup(lambda: create_model("tiny", 3, head), 3, Labels.from_lists([[0], [1]], 3)))
+    with pytest.raises(RecipeError, match=part):
+        frozen_network(method, plan)
+
+
+@pytest.mark.parametrize(("name", "head"), [("an", "linear"), ("an", "mlp"), ("cls", "linear")])
+def test_networks_with_one_backbone_share_their_features(name: str, head: str) -> None:
+    backbone = create_backbone("tiny").state_dict()
+
+    def make_net() -> Network:
+        net = create_model("tiny", 3, head)
+        net.backbone.load_state_dict(backbone)
+        return net
+
+    method = create_method(name, Setup(make_net, 3, Labels.from_lists([[0], [1]], 3)))
+    assert frozen_network(method, FROZEN) is next(iter(method.networks()))[1]
+
+
+@pytest.mark.parametrize("name", ["features:", "features:0", "features:x", "features:-3"])
+def test_bad_lengths_of_vectors(name: str) -> None:
+    with pytest.raises(RecipeError, match="features:1280"):
+        create_backbone(name)
+
+
+def test_vectors_of_another_length_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"\[B, 4\]"):
+        create_backbone("features:4")(torch.zeros(2, 5))
+
+
+def run(*words: object) -> str:
+    """The command in this process: its output, or its error."""
+    done = CliRunner().invoke(app, list(map(str, words)))
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_the_command(photos: Path, tmp_path: Path) -> None:
+    """A whole folder, then some of the same pictures through a label file."""
+    save_file(create_backbone("tiny").state_dict(), tmp_path / "tiny.safetensors")
+    settings = [f"model.weights={tmp_path / 'tiny.safetensors'}", "run.workers=0"]
+    model = ["--backbone", "tiny", "--size", SIZE, *(word for value in settings for word in ("--set", value))]
+    words = ["features", "--images", photos, "--cache", tmp_path / "cache", *model]
+    assert "12 images, 0 of them found" in run(*words, "--out", tmp_path / "table")
+    names, features = read_features(tmp_path / "table")
+    assert names[3] == "03.png"
+    assert features.shape == (12, 96)
+    (tmp_path / "labels.csv").write_text("image,label\n04.png,dog\n02.png,cat\n")
+    done = run(*words, "--labels", tmp_path / "labels.csv", "--out", tmp_path / "two")
+    assert "2 images, 2 of them found" in done
+    assert torch.equal(read_features(tmp_path / "two")[1], features[[2, 4]])
+    with pytest.raises(DataError, match="--images"):
+        run("features", *model)
+    with pytest.raises(DataError, match="scenes"):
+        run("features", "--format", "scenes", *model)
