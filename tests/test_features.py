@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from pluralis.cli import app
+from pluralis.config import DataPart, MethodPart, ModelPart, Recipe, RunPart, SelectPart
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.scenes import make_scenes
@@ -33,6 +34,7 @@ from pluralis.method import LossMethod, Setup
 from pluralis.methods import create_method
 from pluralis.models import Network, create_backbone, create_model
 from pluralis.models.heads import LinearHead
+from pluralis.run import load_run, train
 from pluralis.stage import Stage
 
 SIZE = 24
@@ -263,3 +265,63 @@ def test_the_command(photos: Path, tmp_path: Path) -> None:
         run("features", *model)
     with pytest.raises(DataError, match="scenes"):
         run("features", "--format", "scenes", *model)
+
+
+def frozen_recipe(photos: Path, cache: str, method: str = "an", **stage: object) -> Recipe:
+    plan = {"epochs": 6, "batch_size": 4, "lr": 1e-2, "head_lr": 1.0, "freeze": -1, "augment": "none", **stage}
+    return Recipe(
+        data=DataPart(images=str(photos), labels=str(photos / "labels.csv"), size=SIZE, test={"options": COMPLETE}),
+        model=ModelPart(backbone="tiny", weights=str(photos / "tiny.safetensors")),
+        method=MethodPart(name=method),
+        train=Stage(**plan),  # type: ignore[arg-type]
+        select=SelectPart(fraction=0.3),
+        run=RunPart(device="cpu", workers=0, cache=cache, features=str(photos / "cache")),
+    )
+
+
+COMPLETE = {"unlisted": "absent"}
+
+
+@pytest.fixture(scope="module")
+def labelled(photos: Path) -> Path:
+    truth = make_scenes("train", 12).truth
+    lines = [f"{row:02d}.png,digit {(truth[row] > 0).argmax()}" for row in range(12)]
+    (photos / "labels.csv").write_text("\n".join(["image,label", *lines]))
+    torch.manual_seed(0)
+    save_file(create_backbone("tiny").state_dict(), photos / "tiny.safetensors")
+    return photos
+
+
+@pytest.mark.parametrize("method", ["an", "gr", "cls"])
+def test_a_run_on_features_is_the_run_on_pictures(labelled: Path, tmp_path: Path, method: str) -> None:
+    """The same numbers up to rounding; the stored run predicts from pictures."""
+    for cache in ("features", "ram"):
+        train(frozen_recipe(labelled, cache, method), tmp_path / cache)
+    on_features, on_pictures = (load_run(tmp_path / cache, "cpu") for cache in ("features", "ram"))
+    for name, weight in on_pictures.method.state_dict().items():
+        assert torch.allclose(on_features.method.state_dict()[name].float(), weight.float(), atol=2e-3), name
+    assert on_features.test["mAP"] == pytest.approx(on_pictures.test["mAP"], abs=0.5)
+    found = on_features.probabilities(files(labelled))
+    assert torch.allclose(found, on_pictures.probabilities(files(labelled)), atol=5e-3)
+    assert found.std() > 0.01
+    weights = load_file(labelled / "tiny.safetensors")
+    for _, net in on_features.method.networks():
+        assert all(torch.equal(value, weights[name]) for name, value in net.backbone.state_dict().items())
+
+
+def test_frozen_on_the_command_line(labelled: Path, tmp_path: Path) -> None:
+    settings = [f"model.weights={labelled / 'tiny.safetensors'}", "model.backbone=tiny", f"data.size={SIZE}"]
+    settings += ["run.workers=0", "train.epochs=2", f"run.features={tmp_path / 'cache'}"]
+    words = ["train", "--images", labelled, "--labels", labelled / "labels.csv", "--frozen"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    output = run(*words, "--out", tmp_path / "run")
+    assert "training the head on features of the frozen backbone" in output
+    assert "epoch 2/2" in output
+    before = sorted((tmp_path / "cache").rglob("*.json"))
+    assert before
+    run(*words, "--out", tmp_path / "again", "--seed", 1)
+    assert sorted((tmp_path / "cache").rglob("*.json")) == before
+    run("predict", tmp_path / "run", labelled, "--out", tmp_path / "found.csv", "--top-k", 1)
+    assert len((tmp_path / "found.csv").read_text().splitlines()) == 13
+    with pytest.raises(RecipeError, match="train.freeze = -1"):
+        run(*words, "--out", tmp_path / "other", "--set", "train.freeze=1")

@@ -49,6 +49,7 @@ def train(
     format: Format = "",
     method: Annotated[str, typer.Option(help="See `pluralis methods`.")] = "",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Train the head alone, on stored features.")] = False,
     set: Settings = None,
 ) -> None:
     """Train on your own images, or go on with a run that was interrupted."""
@@ -56,6 +57,8 @@ def train(
 
     named = {"data.images": images, "data.labels": labels, "data.format": format, "method.name": method}
     given: dict[str, Any] = {key: value for key, value in named.items() if value}
+    if frozen:
+        given |= {"train.freeze": -1, "train.augment": "none", "run.cache": "features"}
     plan = Recipe.load(recipe, set or [], given if seed is None else {**given, "run.seed": seed})
 
     from pluralis.console import console, figures_table, say, training_hooks
@@ -174,7 +177,7 @@ def features(
     runtime = Runtime(choose_device(device), plan.run.precision)
     net.to(runtime.device)
     store = FeatureCache(cache or default_cache(), net, plan.data.size, plan.data.store_size, runtime)
-    with prediction_bar() as progress:
+    with prediction_bar("features") as progress:
         done = store.extract(pictures, plan.run.workers, progress)
     say(f"{len(names)} images, {done.found} of them found in the cache: {store.folder}")
     if out is not None:

@@ -74,7 +74,8 @@ class RunPart:
     compile: bool = False
     autotune: bool = False  # try every convolution kernel at the start of a run on a GPU (some 15 s)
     deterministic: bool = False
-    cache: str = "ram"  # none | ram | device
+    cache: str = "ram"  # none | ram | device | features (of a frozen backbone, for training its head alone)
+    features: str = ""  # folder where features are kept; "" = the user's own cache
     decoded: str = ""  # folder where decoded pictures are kept for the next run; "" = nowhere
     workers: int = 2
     save_seconds: float = 60.0
@@ -174,7 +175,8 @@ class Recipe:
         return "\n".join(lines)
 
 
-_FREE = {"run.cache", "run.decoded", "run.workers", "run.save_seconds", "run.watch_test", "data.images", "data.labels"}
+_FREE = {f"run.{key}" for key in ("cache", "decoded", "features", "workers", "save_seconds", "watch_test")}
+_FREE |= {"data.images", "data.labels"}
 
 
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:

@@ -50,11 +50,11 @@ def training_hooks(title: str, *, epochs_as_lines: bool = True) -> Iterator[Hook
 
 
 @contextmanager
-def prediction_bar() -> Iterator[Callable[[int, int], None]]:
+def prediction_bar(title: str = "predicting") -> Iterator[Callable[[int, int], None]]:
     """A bar for work of a known length."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True) as bars:
-        bar = bars.add_task("predicting", total=None)
+        bar = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)
 
 

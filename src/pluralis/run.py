@@ -21,6 +21,7 @@ from pluralis.data.source import Source, Split, check_classes, load_split
 from pluralis.engine import Report, fit
 from pluralis.errors import CheckpointError, RecipeError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, evaluate, predict
+from pluralis.features import FeatureCache, FeatureRows, default_cache, frozen_network
 from pluralis.guesses import Table, write_guesses
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
@@ -100,13 +101,20 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
             identity = {"classes": list(split.train.labels.classes), "fingerprint": split.fingerprint()}
             write_file(folder / "data.json", json.dumps(identity).encode())
 
+        how = recipe.run
+        runtime = Runtime(device, how.precision, how.compile, how.autotune, how.deterministic)
+        features = _features(method, recipe, runtime) if how.cache == "features" else None
+        if features is not None:
+            hooks.say(f"training the head on features of the frozen backbone, kept in {features.folder}")
+
         def loader(source: Source) -> Loader:
-            return make_loader(source, recipe, device, hooks.decoding, recipe.run.cache)
+            if features is None:
+                return make_loader(source, recipe, device, hooks.decoding, how.cache)
+            found = features.extract(source.images, how.workers, hooks.decoding).features
+            return make_loader(Source(FeatureRows(found, source.images), source.labels), recipe, device, cache="device")
 
         data, held = loader(split.train), loader(split.held) if split.held else None
         rule = _rule(recipe, held)
-        how = recipe.run
-        runtime = Runtime(device, how.precision, how.compile, how.autotune, how.deterministic)
         test = loader(split.test) if split.test else None
         result = fit(
             method,
@@ -149,6 +157,13 @@ def _summary(table: Table) -> str:
     total = sum(row["assigned"] or 0 for row in table)
     share = table[-1]["accuracy"] if table else None
     return f"{total:,.0f} labels" + ("" if share is None else f", {share:.1%} of them rightly")
+
+
+def _features(method: Method, recipe: Recipe, runtime: Runtime) -> FeatureCache:
+    net = frozen_network(method, recipe.train)
+    runtime.place(method)
+    folder = Path(recipe.run.features) if recipe.run.features else default_cache()
+    return FeatureCache(folder, net, recipe.data.size, recipe.data.store_size, runtime)
 
 
 def _test_figures(method: Method, test: Loader, calibration: Calibration) -> dict[str, float]:

@@ -232,8 +232,8 @@ def test_a_batch_that_stands_in_for_none_is_not_queued() -> None:
 
 def test_the_released_variant_queues_both_views() -> None:
     method = lac(variant="released", queue=10).eval()
-    assert method.views == ("flip", "strong-released")
-    assert LAC.views == ("flip", "strong")
+    assert method.views == (None, "strong-released")
+    assert LAC.views == (None, "strong")
     method(batch(), MAIN)
     method.after_step(MAIN)
     assert len(method.queue) == 20

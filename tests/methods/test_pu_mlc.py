@@ -167,7 +167,10 @@ def test_published_gammas() -> None:
 
 def test_gamma_follows_the_share_of_known_labels() -> None:
     assert build().gamma == auto_gamma(LABELS) == 0.45  # 8 of 15
-    assert build(labels=Labels.from_lists([[0], [1], [2]], 3)).gamma == 0.85  # nothing absent: it cannot be told
+    one_each = Labels.from_lists([[0], [1], [2]], 3)  # nothing absent: one of the k present ones is known
+    assert build(labels=one_each).gamma == 0.15
+    assert build(labels=one_each, k=2.9).gamma == 0.55
+    assert build(labels=one_each, k=1).gamma == 0.01
     assert build(gamma=0.123).gamma == 0.123
     assert build(labels=None).gamma == 0.0
 

@@ -26,7 +26,7 @@ class LAC(Method):
     """Label-aware global consistency: assumed negatives, pseudo-labels and contrast between label-wise embeddings.
 
         L = L_AN + λ_PLC L_PLC + λ_LAC L_LAC                                                             (Eq. 3)
-        L_AN   assume negative on the weak view (a flip)                                                 (Eq. 2)
+        L_AN   assume negative on the weak view, which train.augment names (the paper: a flip)           (Eq. 2)
         L_PLC  on the strong view, for unknown labels: −[1(p_w ≥ δ) log p_s + 1(p_w ≤ 1−δ) log(1−p_s)]   (Eq. 4)
         L_LAC  between the embeddings z = g(f_j(x)) of both views where ŷ = 1 or p_w ≥ δ, and a queue     (Eq. 7)
 
@@ -60,7 +60,7 @@ class LAC(Method):
     paper = (
         "Xie et al.: Label-Aware Global Consistency for Multi-Label Learning with Single Positive Labels, NeurIPS 2022"
     )
-    views = ("flip", "strong")
+    views = (None, "strong")
     batch_coupled = True  # embeddings are contrasted with those of other rows
     memory = ("queue.", "projector.")
 
@@ -100,7 +100,7 @@ class LAC(Method):
         self.projector = nn.Sequential(nn.Linear(head.dim, head.dim), nn.ReLU(), nn.Linear(head.dim, dim))
         self.queue = Queue(queue * (2 if self.released else 1), dim)
         if self.released:
-            self.views = ("flip", "strong-released")  # type: ignore[misc]
+            self.views = (None, "strong-released")  # type: ignore[misc]
         self._selected: tuple[Tensor, Tensor] | None = None  # what `forward` leaves for `after_step`
 
     def predict(self, x: Tensor) -> Tensor:

@@ -33,19 +33,20 @@ def published_gamma(data_set: str, known_ratio: float) -> float:
     return listed[min(max(round(10 * share), 1), len(listed)) - 1]
 
 
-def auto_gamma(labels: Labels) -> float:
+def auto_gamma(labels: Labels, k: float = 1.5) -> float:
     """γ by the share of labels that are known: the paper's list for VOC, the longer of the two.
 
-    The share counts present and absent labels. Where nobody wrote down an absent label it cannot be told, and counts
-    as 10 %: a γ that is too small costs far more than one that is too large (Table 6: 0 instead of 0.55 takes 22 mAP
-    at 10 % known labels, 0.3 instead of 0.05 takes less than 1 at 90 %).
+    Where absent labels were written down too, the share is that of all labels. Where nobody wrote any, it is the share
+    of the *present* labels that were written, as only these are learned from: labels an image over `k`, the number
+    that an image is expected to have. One label an image of VOC is about two thirds of them, and γ = 0.15.
 
-    >>> auto_gamma(Labels.from_dense([[1, -1], [0, 0]])), auto_gamma(Labels.from_lists([[0], [1]], 2))
-    (0.45, 0.85)
+    >>> auto_gamma(Labels.from_dense([[1, -1], [0, 0]])), auto_gamma(Labels.from_lists([[0], [1]], 2), k=1.5)
+    (0.45, 0.15)
     """
     entries = max(len(labels) * len(labels.classes), 1)
-    absent = bool((labels.values < 0).any())
-    return published_gamma("voc", len(labels.values) / entries if absent else 0.1)
+    if (labels.values < 0).any():
+        return published_gamma("voc", len(labels.values) / entries)
+    return published_gamma("voc", min(len(labels.values) / max(len(labels), 1) / k, 1.0))
 
 
 class PUMLC(Method):
@@ -65,6 +66,7 @@ class PUMLC(Method):
     absent          what a verified absent label is: "unlabelled", as published, or "cross-entropy", which uses it
     lgconv          a global branch beside every 3×3 convolution of a ResNet (`models.lgconv`, Table 9). Off by default,
                     since other backbones have no such convolutions; it takes a sixth more time of a ResNet-50
+    k               labels that an image is expected to have, for `gamma="auto"` where no absent label was written
     variant         "released" follows the published code: probabilities are mixed instead of logits, with 1 where the
                     class is known to be present, and pairs are drawn at random; p_c of tempered logits; an epsilon in
                     every logarithm; a global branch with a residual
@@ -73,7 +75,7 @@ class PUMLC(Method):
     """
 
     paper = "Yuan, Zhang, Huang: Positive Label Is All You Need for Multi-Label Classification, 2023"
-    start_bias = "zero"
+    start_bias = "log-odds"
     batch_coupled = True  # means over the batch inside of logarithms, and its spread
     _name: ClassVar[str] = "pu-mlc"
 
@@ -89,13 +91,14 @@ class PUMLC(Method):
         drop: str = "negatives",
         absent: str = "unlabelled",
         lgconv: bool = False,
+        k: float = 1.5,
         variant: str = "paper",
     ) -> None:
         super().__init__()
         owner = f"method {self._name}"
-        labels = setup.labels
+        labels, k = setup.labels, number(owner, "k", k, low=1.0)
         if gamma == "auto":
-            gamma = auto_gamma(labels) if labels is not None else 0.0  # prediction needs none
+            gamma = auto_gamma(labels, k) if labels is not None else 0.0  # prediction needs none
         self.gamma = _number_or(owner, "gamma", gamma, "auto", low=0.0)
         self.tau = None if tau == "adaptive" else _number_or(owner, "tau", tau, "adaptive", low=MIN_TAU)
         self.alpha = number(owner, "alpha", alpha, above=0.0)
@@ -148,6 +151,7 @@ class VPU(PUMLC):
     """
 
     paper = "Chen et al.: A Variational Approach for Learning from Positive and Unlabeled Data, NeurIPS 2020"
+    start_bias = "zero"
     _name = "vpu"
 
     def __init__(

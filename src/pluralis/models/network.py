@@ -38,7 +38,9 @@ class Network(nn.Module):
         return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Images [B, 3, H, W] -> feature map [B, D, h, w]."""
+        """Images [B, 3, H, W] -> feature map [B, D, h, w]; features [B, D] from a cache pass unchanged."""
+        if x.dim() == 2:
+            return x
         x = x.to(self.mean.dtype)
         if self.normalize:
             x = (x - self.mean) / self.std
