@@ -173,9 +173,10 @@ class _Run:
             self.totals[name] = self.totals[name] + value if name in self.totals else value
 
     def means(self, steps: int) -> dict[str, float]:
-        """Mean of each loss term over the epoch's steps, and over all processes."""
-        world = distributed.world_size()
-        return {k: float(distributed.sum_over_processes(v.clone())) / steps / world for k, v in self.totals.items()}
+        """Mean of the loss, and of each term where there are several, over the epoch's steps and all processes."""
+        parts = steps * distributed.world_size()
+        terms = {k: float(distributed.sum_over_processes(v.clone())) / parts for k, v in self.totals.items()}
+        return {"loss": sum(terms.values()), **(terms if len(terms) > 1 else {})}
 
     def choose(self, method: Method) -> dict[str, float]:
         """Score the weights as they are, and keep them if they are the best so far."""

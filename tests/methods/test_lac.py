@@ -261,7 +261,7 @@ def test_a_run_stopped_in_the_second_stage_goes_on_exactly(tmp_path: Path, varia
         fit(lac(**settings), data, training, seed=3, store=Store(tmp_path), should_stop=lambda: next(left))
     again = lac(seed=9, **settings)
     found = fit(again, data, training, seed=3, store=Store(tmp_path))
-    assert [sorted(epoch)[:3] for epoch in found.history] == [["an", "epoch", "plc"], ["an", "epoch", "lac"]]
+    assert ["lac" in epoch for epoch in found.history] == [False, True]
     assert found.history == expected.history
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
     assert int((again.queue.classes >= 0).sum()) > 0

@@ -36,7 +36,7 @@ def test_the_penalty_is_over_all_parameters_that_train(name: str, size: object, 
     trained = [p for p in method.parameters() if p.requires_grad]
     expected = 0.3 * sum(size(p.detach().double().numpy()).sum() for p in trained)  # type: ignore[operator]
     assert terms["penalty"].item() == pytest.approx(expected, rel=1e-5)
-    assert torch.equal(terms["loss"], plain(batch(), Clock())["loss"])
+    assert torch.equal(terms["an"], plain(batch(), Clock())["loss"])
     sum(terms.values()).backward()
     plain(batch(), Clock())["loss"].backward()
     slope = (lambda p: p.sign()) if name == "l1r" else (lambda p: 2 * p)

@@ -27,7 +27,7 @@ class _Penalty(Method):
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         loss = functional.an(self.net(batch.views[0]), batch.labels)
         sizes = [self.size(p) for p in self.net.parameters() if p.requires_grad]
-        return {"loss": loss, "penalty": self.weight * torch.stack(sizes).sum()}
+        return {"an": loss, "penalty": self.weight * torch.stack(sizes).sum()}
 
     def predict(self, x: Tensor) -> Tensor:
         return self.net(x)
