@@ -78,7 +78,7 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "role, linear start", "role", linear, seeds=2)
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
     yield Row("comparators", "an, label-decoder head", "an", LABEL_DECODER, seeds=2)
-    yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
+    yield Row("comparators", "gr, head from log-odds", "gr", ("method.start_bias=log-odds",), seeds=2)
 
 
 PUBLISHED = {  # file of the recipe, and what is scaled to this backbone, these images and ten epochs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import torch
 
 README = Path("README.md").read_text(encoding="utf-8")
@@ -23,6 +24,26 @@ def test_the_python_example_trains() -> None:
     assert isinstance(net, torch.nn.Module)
     positives = net(pictures)[torch.arange(4), torch.arange(4)]
     assert positives.mean() > net(pictures)[:, 10:].mean() + 0.5
+
+
+def test_the_estimator_example_runs() -> None:
+    code = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Classifier" in block)
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(400, 4))
+    truth = features[:, :3] > 0
+    written = truth & (draw.random(truth.shape) < 0.6)
+    names: dict[str, object] = {"X": features, "Y": written.astype(int)}
+    exec(code, names)
+    found = names["model"].predict_proba(features)  # type: ignore[attr-defined]
+    assert found[truth].mean() > found[~truth].mean() + 0.2
+
+
+def test_the_methods_that_are_named_are_those_that_exist() -> None:
+    from pluralis.methods import every_method
+
+    part = README[README.index("## Methods") : README.index("## Results")]
+    listed = set(re.findall(r"[a-z0-9+-]+", " ".join(re.findall(r"`([^`]+)`", part.split("described in")[0]))))
+    assert listed == set(every_method())
 
 
 def test_every_command_and_link_exists() -> None:

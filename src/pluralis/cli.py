@@ -24,9 +24,9 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value over the recipe; may be given again.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Images = Annotated[str, typer.Option(help="Folder of the images (csv), or of the data set (voc).")]
-LabelFile = Annotated[str, typer.Option(help="Label file: image,label[,value] or one column a class.")]
-Format = Annotated[str, typer.Option(help="csv, voc or scenes.")]
+Images = Annotated[str, typer.Option(help="Folder of the images (csv, npy), or of the data set (voc, coco).")]
+LabelFile = Annotated[str, typer.Option(help="Label file (csv, coco), or folder of the arrays (npy).")]
+Format = Annotated[str, typer.Option(help="csv, voc, coco, npy or scenes.")]
 
 
 @app.command()
@@ -34,7 +34,7 @@ def demo(
     out: Out = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(help="How often each method is trained.", min=1)] = 2,
 ) -> None:
-    """Train four methods on embedded scenes of handwritten digits and write report.html."""
+    """Train six methods, and one that sees all labels, on embedded scenes of handwritten digits and write report.html."""
     from pluralis.demo import run_demo
 
     run_demo(out, seeds)

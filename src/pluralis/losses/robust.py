@@ -72,7 +72,7 @@ class GR(Loss):
     """
 
     paper = "Chen et al.: Boosting Single Positive Multi-label Classification with Generalized Robust Loss, IJCAI 2024"
-    start_bias = "log-odds"
+    start_bias = "zero"
 
     def __init__(
         self,
