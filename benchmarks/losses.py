@@ -23,6 +23,10 @@ from pluralis.losses import LOSSES, create_loss
 BAR = 3.0
 SIZES = {(64, 80): 300, (1024, 10_000): 15}  # shape: repetitions
 FLOOR = "cross-entropy"
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in LOSSES},
+    "selection-rate": ("selection", {"mechanism": "rate", "rate": 0.5}),
+}
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -33,7 +37,7 @@ def main(
     rows = []
     for shape, repetitions in SIZES.items():
         logits, labels = _inputs(shape, device, dtype)
-        calls = {name: _call(name, logits, labels) for name in (FLOOR, *LOSSES)}
+        calls = {name: _call(name, logits, labels) for name in (FLOOR, *ROWS)}
         seconds = _interleaved(calls, logits, repetitions)
         for name, call in calls.items():
             ratio = median(seconds[name]) / median(seconds[FLOOR])
@@ -68,7 +72,8 @@ def _call(name: str, logits: Tensor, labels: Tensor) -> Callable[[], Tensor]:
     if name == FLOOR:
         target = (labels > 0).to(logits.dtype)
         return lambda: F.binary_cross_entropy_with_logits(logits, target)
-    loss = create_loss(name)
+    loss_name, params = ROWS[name]
+    loss = create_loss(loss_name, **params)
     loss.start(Labels.from_dense(labels.cpu().numpy()))
     loss.to(logits.device)
     return lambda: loss(logits, labels, epoch=1, epochs=2)  # type: ignore[no-any-return]

@@ -10,28 +10,31 @@ Groups of runs, in this order:
     ratios       PU-MLC and CLS, and what they are measured against, when 10, 50 or 90 % of the labels are known
 
 Each run is a `pluralis train` of its own in a folder under --out: what is finished is not repeated, what was
-interrupted goes on, and rows that --json holds already with enough seeds are not run again. The file keeps every run.
+interrupted goes on, and runs that --json holds already are not run again. The file keeps every run with a hash of its
+recipe (all that decides the result, and no paths), its date, device and versions; a run of another recipe is run anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime
+import hashlib
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
 FAIR = "recipes/voc2012/fair.toml"
-RATES, FACTORS = (3e-5, 1e-4, 3e-4), (1, 10)
+FACTORS = (1, 10)
 LABEL_DECODER = ("model.head=label-decoder", "train.head_lr=1")  # at ten times the rate it diverges
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Row:
     """One line of a table: a method and its settings, run with so many seeds."""
 
@@ -46,15 +49,17 @@ class Row:
     def key(self) -> str:
         return f"{self.group}: {self.name}"
 
-    def folder(self, out: Path, seed: int) -> Path:
-        plain = "".join(c if c.isalnum() or c in "+-." else "-" for c in self.key)
-        return out / f"{plain}-{seed}"
+    def recipe_hash(self, extra: list[str]) -> str:
+        """Of all that decides the result, whatever the seed."""
+        from pluralis.config import Recipe
 
-    def command(self, images: str, out: Path, seed: int, extra: list[str]) -> list[str]:
-        words = ["--recipe", self.recipe, "--images", images, "--method", self.method, "--seed", str(seed)]
-        for setting in (*self.settings, *extra):
-            words += ["--set", setting]
-        return [sys.executable, "-m", "pluralis", "train", *words, "--out", str(self.folder(out, seed))]
+        recipe = Recipe.load(Path(self.recipe), [*self.settings, *extra], {"method.name": self.method}).to_dict()
+        recipe["data"] |= {"images": "", "labels": ""}
+        recipe["model"]["weights"] = bool(recipe["model"]["weights"])
+        recipe["run"] = {key: recipe["run"][key] for key in ("precision", "deterministic")}
+        plain = Recipe().to_dict()  # a setting that is new since, and at its default, makes no other recipe
+        said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def fair_rows() -> Iterator[Row]:
@@ -78,19 +83,21 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "role, linear start", "role", linear, seeds=2)
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
     yield Row("comparators", "an, label-decoder head", "an", LABEL_DECODER, seeds=2)
-    yield Row("comparators", "gr, head from log-odds", "gr", ("method.start_bias=log-odds",), seeds=2)
+    yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
 
 
-PUBLISHED = {  # file of the recipe, and what is scaled to this backbone, these images and ten epochs
-    "em-apl": ("recipes/em-apl/voc12.toml", ()),
-    "gr": ("recipes/gr/voc12.toml", ()),
+PUBLISHED = {  # file of the recipe, rates (the paper's among them), and what is scaled to this backbone and ten epochs
+    "em-apl": ("recipes/em-apl/voc12.toml", (1e-5, 3e-5, 1e-4), ()),
+    "gr": ("recipes/gr/voc12.toml", (1e-5, 3e-5, 1e-4), ()),
     "cls": (
         "recipes/cls/voc07.toml",
+        (4e-5, 1.2e-4, 4e-4),
         ("data.size=224", "data.store_size=256", "train.epochs=10", "method.params.ramp=1"),
     ),
-    "lac": ("recipes/lac/voc12.toml", ("train.epochs=5", "train.warmup=1")),
+    "lac": ("recipes/lac/voc12.toml", (3e-5, 1e-4, 3e-4), ("train.epochs=5", "train.warmup=1")),
     "pu-mlc": (
         "recipes/pu-mlc/voc07.toml",
+        (4e-5, 1.2e-4, 4e-4),
         (
             "train.epochs=10",
             "train.schedule_epochs=14",
@@ -118,25 +125,25 @@ SAME = (  # the data, backbone and selection that all published settings share h
 )
 
 
-def published_rows(out: Path, known: dict[str, Any]) -> Iterator[Row]:
+def published_rows(score: Callable[[Row], float | None]) -> Iterator[Row]:
     """The grid as far as it can be told: the factor at the middle rate, then the rates, then more seeds."""
-    for name, (recipe, scaled) in PUBLISHED.items():
+    for name, (recipe, choice, scaled) in PUBLISHED.items():
 
         def row(rate: float, factor: int, seeds: int, name=name, recipe=recipe, scaled=scaled) -> Row:
             settings = (*SAME, *scaled, f"train.lr={rate:g}", f"train.head_lr={factor}")
             return Row("published", f"{name}, lr {rate:g}, head ×{factor}", name, settings, seeds, recipe)
 
-        factors = [row(RATES[1], factor, 1) for factor in FACTORS]
+        factors = [row(choice[1], factor, 1) for factor in FACTORS]
         yield from factors
-        scores = [score(one, out, known) for one in factors]
+        scores = [score(one) for one in factors]
         if None in scores:
             continue
         factor = FACTORS[scores.index(max(scores))]  # type: ignore[type-var]
-        rates = [row(rate, factor, 1) for rate in RATES]
+        rates = [row(rate, factor, 1) for rate in choice]
         yield from rates
-        scores = [score(one, out, known) for one in rates]
+        scores = [score(one) for one in rates]
         if None not in scores:
-            yield row(RATES[scores.index(max(scores))], factor, 3)  # type: ignore[type-var]
+            yield row(choice[scores.index(max(scores))], factor, 3)  # type: ignore[type-var]
 
 
 def ratio_rows() -> Iterator[Row]:
@@ -148,64 +155,85 @@ def ratio_rows() -> Iterator[Row]:
             yield Row("ratios", f"{method}, {percent} % known", method, (*share, *ramp), seeds=1)
 
 
-def score(row: Row, out: Path, known: dict[str, Any]) -> float | None:
-    """Best mAP on validation of seed 0."""
-    for run in known.get(row.key, {}).get("runs", []):
-        if run["seed"] == 0:
-            return float(run["validation mAP"])
-    meta = _meta(row.folder(out, 0))
-    return float(meta["history"][meta["chosen"]]["val mAP"]) if meta else None
+class Bench:
+    """The runs of some groups: which are wanted, which are there, and the file that keeps them."""
 
+    def __init__(self, out: Path, groups: list[str], only: list[str], settings: list[str], file: Path | None) -> None:
+        self.out, self.groups, self.only, self.settings, self.file = out, groups, only, settings, file
+        self.known: dict[str, Any] = {}
+        if file is not None and file.exists():
+            self.known = {f"{r['group']}: {r['name']}": r for r in json.loads(file.read_text())["rows"]}
 
-def rows(groups: list[str], out: Path, known: dict[str, Any]) -> list[Row]:
-    made = {
-        "fair": lambda: fair_rows(),
-        "comparators": lambda: comparator_rows(),
-        "published": lambda: published_rows(out, known),
-        "ratios": lambda: ratio_rows(),
-    }
-    best = {row.key: row for group in groups for row in made[group]()}  # the later entry of a key has more seeds
-    return list(best.values())
+    def rows(self) -> list[Row]:
+        made: dict[str, Callable[[], Iterator[Row]]] = {
+            "fair": fair_rows,
+            "comparators": comparator_rows,
+            "published": lambda: published_rows(self.score),
+            "ratios": ratio_rows,
+        }
+        every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
+        return [row for row in every.values() if not self.only or row.method in self.only]
 
+    def runs(self, row: Row) -> dict[int, dict[str, Any]]:
+        """By seed: the runs of this very recipe that the file holds, and those that are finished here."""
+        wanted = row.recipe_hash(self.settings)
+        held = self.known.get(row.key, {}).get("runs", [])
+        runs = {run["seed"]: run for run in held if run["recipe"] == wanted}
+        for seed in range(row.seeds):
+            if (path := self.folder(row, seed) / "model.json").exists():
+                runs[seed] = _run(json.loads(path.read_text())["body"]["meta"], seed, wanted)
+        return runs
 
-def main(
-    images: str,
-    out: Path,
-    jobs: int,
-    groups: list[str],
-    only: list[str],
-    settings: list[str],
-    json_file: Path | None,
-    limit: float,
-) -> None:
-    known = _read(json_file)
-    running: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes]]] = {}
-    failed: set[tuple[str, int]] = set()
-    out.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
+    def score(self, row: Row) -> float | None:
+        """Best mAP on validation of seed 0."""
+        run = self.runs(row).get(0)
+        return None if run is None else float(run["validation mAP"])
 
-    def next_job() -> tuple[Row, int] | None:
-        if time.monotonic() - start > limit:
-            return None
-        wanted = [row for row in rows(groups, out, known) if not only or row.method in only]
-        for group in groups:  # within a group seed by seed, so that every method has one before any has three
+    def folder(self, row: Row, seed: int) -> Path:
+        plain = "".join(c if c.isalnum() or c in "+-." else "-" for c in row.key)
+        return self.out / f"{plain}-{row.recipe_hash(self.settings)[:8]}-{seed}"
+
+    def command(self, row: Row, seed: int, images: str) -> list[str]:
+        words = ["--recipe", row.recipe, "--images", images, "--method", row.method, "--seed", str(seed)]
+        for setting in (*row.settings, *self.settings):
+            words += ["--set", setting]
+        return [sys.executable, "-m", "pluralis", "train", *words, "--out", str(self.folder(row, seed))]
+
+    def next(self, busy: Container[tuple[str, int]]) -> tuple[Row, int] | None:
+        """Within a group seed by seed, so that every method has one before any has three."""
+        every = self.rows()
+        for group in self.groups:
             for seed in range(3):
-                for row in wanted:
-                    place = (row.key, seed)
-                    if row.group != group or seed >= row.seeds or place in running or place in failed:
-                        continue
-                    have = {run["seed"] for run in known.get(row.key, {}).get("runs", [])}
-                    if seed not in have and _meta(row.folder(out, seed)) is None:
+                for row in every:
+                    wanted = row.group == group and seed < row.seeds and (row.key, seed) not in busy
+                    if wanted and seed not in self.runs(row):
                         return row, seed
         return None
 
+    def lines(self) -> dict[str, dict[str, Any]]:
+        return {row.key: _line(row, runs) for row in self.rows() if (runs := self.runs(row))}
+
+    def write(self) -> None:
+        if self.file is None:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.file.with_suffix(".tmp")
+        rows = list({**self.known, **self.lines()}.values())
+        temporary.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        temporary.replace(self.file)
+
+
+def main(images: str, jobs: int, limit: float, **options: Any) -> None:
+    bench = Bench(**options)
+    bench.out.mkdir(parents=True, exist_ok=True)
+    running: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes]]] = {}
+    failed: list[tuple[str, int]] = []
+    start = time.monotonic()
     while True:
-        while len(running) < jobs and (job := next_job()):
+        while len(running) < jobs and time.monotonic() - start < limit and (job := bench.next([*running, *failed])):
             row, seed = job
-            with open(f"{row.folder(out, seed)}.log", "ab") as log:
-                process = subprocess.Popen(
-                    row.command(images, out, seed, settings), stdout=log, stderr=subprocess.STDOUT
-                )
+            with open(f"{bench.folder(row, seed)}.log", "ab") as log:
+                process = subprocess.Popen(bench.command(row, seed, images), stdout=log, stderr=subprocess.STDOUT)
             running[row.key, seed] = (time.monotonic(), process)
         if not running:
             break
@@ -213,66 +241,32 @@ def main(
         for place, (since, process) in list(running.items()):
             if process.poll() is not None:
                 del running[place]
-                if process.returncode:
-                    failed.add(place)
+                failed += [place] if process.returncode else []
                 now = time.monotonic()
-                print(
-                    f"{now - start:6.0f} s  {place[0]}, seed {place[1]}: exit {process.returncode},"
-                    f" {now - since:.0f} s",
-                    flush=True,
-                )
-                if json_file is not None:
-                    _write(json_file, known, rows(groups, out, known), out, settings)
-    for row in rows(groups, out, known):
-        line = _line(row, out, known)
-        if line:
-            print(json.dumps({k: v for k, v in line.items() if k not in ("runs", "settings", "recipe")}))
+                print(f"{now - start:6.0f} s  {place}: exit {process.returncode}, {now - since:.0f} s", flush=True)
+                bench.write()
+    bench.write()
+    for key, line in bench.lines().items():
+        print(f"{key:45} {line['seeds']} seeds  mAP {line['mAP']}  CF1 {line['CF1']}  OF1 {line['OF1']}")
+    if failed:
+        sys.exit(f"failed, see their logs in {bench.out}: {failed}")
 
 
-def _meta(folder: Path) -> dict[str, Any] | None:
-    path = folder / "model.json"
-    if not path.exists():
-        return None
-    meta: dict[str, Any] = json.loads(path.read_text())["body"]["meta"]
-    return meta
-
-
-def _read(path: Path | None) -> dict[str, Any]:
-    if path is None or not path.exists():
-        return {}
-    return {f"{row['group']}: {row['name']}": row for row in json.loads(path.read_text())["rows"]}
-
-
-def _write(path: Path, known: dict[str, Any], wanted: list[Row], out: Path, settings: list[str]) -> None:
+def _run(meta: dict[str, Any], seed: int, recipe: str) -> dict[str, Any]:
     import torch
 
-    lines = dict(known)
-    for row in wanted:
-        if line := _line(row, out, known):
-            lines[row.key] = line
+    figures = {k: v for k, v in meta["test"].items() if k.endswith(("mAP", "CF1", "OF1"))}
+    chosen = meta["history"][meta["chosen"]]
+    if "val mAP" in chosen:
+        figures["validation mAP"] = chosen["val mAP"]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    document = {"device": device, "torch": torch.__version__, "settings": settings, "rows": list(lines.values())}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    temporary.replace(path)
+    facts = {"recipe": recipe, "pluralis": meta["pluralis"], "torch": torch.__version__, "device": device}
+    facts["date"] = datetime.date.today().isoformat()
+    return {"seed": seed, **figures, "seconds": meta["seconds"], "epoch": meta["chosen"] + 1, **facts}
 
 
-def _line(row: Row, out: Path, known: dict[str, Any]) -> dict[str, Any] | None:
-    """All runs of a row: those that the file holds, and those that are finished here."""
-    runs = {run["seed"]: run for run in known.get(row.key, {}).get("runs", [])}
-    for seed in range(row.seeds):
-        meta = _meta(row.folder(out, seed))
-        if meta is None:
-            continue
-        figures = {k: v for k, v in meta["test"].items() if k.endswith(("mAP", "CF1", "OF1"))}
-        runs[seed] = {"seed": seed, **figures, "seconds": meta["seconds"], "epoch": meta["chosen"] + 1}
-        if "val mAP" in meta["history"][meta["chosen"]]:
-            runs[seed]["validation mAP"] = meta["history"][meta["chosen"]]["val mAP"]
-    if not runs:
-        return None
-    line: dict[str, Any] = {"group": row.group, "name": row.name, "method": row.method, "seeds": len(runs)}
-    line |= {"recipe": row.recipe, "settings": list(row.settings)}
+def _line(row: Row, runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    line: dict[str, Any] = dataclasses.asdict(row) | {"seeds": len(runs)}
     for key in ("mAP", "CF1", "OF1", "seconds"):
         values = [run[key] for run in runs.values()]
         spread = statistics.stdev(values) if len(values) > 1 else None
@@ -288,6 +282,6 @@ if __name__ == "__main__":
     parser.add_argument("--groups", nargs="+", default=["fair", "comparators", "published", "ratios"])
     parser.add_argument("--only", nargs="+", default=[], help="these methods alone")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="over every recipe")
-    parser.add_argument("--json", type=Path, default=None, dest="json_file", help="results, read and added to")
+    parser.add_argument("--json", type=Path, default=None, dest="file", help="results, read and added to")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start nothing new after so many seconds")
     main(**vars(parser.parse_args()))

@@ -122,6 +122,30 @@ def test_evaluate(photos: Path, trained: Path) -> None:
     assert f"{figures['mAP']:.2f}" in pluralis(*words).stdout
 
 
+def test_evaluate_keeps_to_the_test_split_when_the_data_moved(photos: Path, tmp_path: Path) -> None:
+    base = tmp_path / "VOC2012"
+    (base / "ImageSets" / "Main").mkdir(parents=True)
+    (base / "JPEGImages").mkdir()
+    names = [f"2008_{row:06d}" for row in range(24)]
+    for row, name in enumerate(names):
+        Image.open(photos / f"{row:02d}.png").save(base / "JPEGImages" / f"{name}.jpg", quality=95)
+    for split, rows in (("train", range(16)), ("val", range(16, 24))):
+        for number, kind in enumerate(("cat", "dog")):
+            lines = (f"{names[row]} {1 if row % 2 == number else -1:2d}\n" for row in rows)
+            (base / "ImageSets" / "Main" / f"{kind}_{split}.txt").write_text("".join(lines))
+        (base / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{names[row]}\n" for row in rows))
+    words = [w for setting in [*FAST, "data.test.options.split=val"] for w in ("--set", setting)]
+    done = pluralis("train", "--format", "voc", "--images", base, "--out", tmp_path / "run", *words)
+    assert done.returncode == 0, done.stderr
+    base.rename(tmp_path / "moved")
+    found = json.loads(pluralis("evaluate", tmp_path / "run", "--images", tmp_path / "moved", "--json").stdout)
+    expected = read_snapshot(tmp_path / "run" / "model").meta["test"]
+    assert found["mAP"] == pytest.approx(expected["mAP"])
+    other = ["--set", "data.options.split=train", "--json"]
+    training = json.loads(pluralis("evaluate", tmp_path / "run", "--images", tmp_path / "moved", *other).stdout)
+    assert training["mAP"] != pytest.approx(expected["mAP"])
+
+
 def test_evaluate_refuses_other_classes(photos: Path, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("image,label\n00.png,zebra\n01.png,gnu\n")
     failed(pluralis("evaluate", trained, "--images", photos, "--labels", tmp_path / "other.csv"), "zebra", "line 2")

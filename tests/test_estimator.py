@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -19,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import pluralis
+from pluralis import estimator as module
 from pluralis.estimator import PartialLabelClassifier, observed_score
 from pluralis.methods import every_method
 
@@ -31,11 +33,17 @@ NOT_APPLICABLE = {
 }
 
 
+@parametrize_with_checks([PartialLabelClassifier()], expected_failed_checks=lambda model: NOT_APPLICABLE)
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
-    [PartialLabelClassifier("an", epochs=12, lr=0.1, random_state=0)],
+    [PartialLabelClassifier("an"), PartialLabelClassifier("em", standardize=False, validation_fraction=0, lr=0.02)],
     expected_failed_checks=lambda model: NOT_APPLICABLE,
 )
-def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+def test_scikit_learn_contract_of_other_settings(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
@@ -52,7 +60,7 @@ def table(rows: int = 240, classes: int = 4, seed: int = 0) -> tuple[np.ndarray,
 
 
 X, TRUTH, GIVEN = table()
-FAST: dict[str, Any] = {"epochs": 8, "lr": 0.02, "validation_fraction": 0, "random_state": 0}
+FAST: dict[str, Any] = {"epochs": 8, "min_steps": 0, "lr": 0.02, "validation_fraction": 0, "random_state": 0}
 
 
 def model(method: str = "an", **changes: Any) -> PartialLabelClassifier:
@@ -97,8 +105,7 @@ def test_probabilities_follow_the_calibration() -> None:
     """Held-out labels give two numbers, p = σ(a·z + b), without which `em` finds nearly everything."""
     fitted = model("em", validation_fraction=0.3).fit(X, GIVEN)
     with torch.no_grad():
-        offset, scale = X.mean(0), X.std(0)
-        logits = fitted.method_.predict(torch.from_numpy((X - offset) / scale).float()).double().numpy()
+        logits = fitted.method_.predict(fitted._features(X)).double().numpy()
     a, b = fitted.calibration_.a, fitted.calibration_.b
     assert (a, b) != (1, 0)
     assert fitted.predict_proba(X) == pytest.approx(1 / (1 + np.exp(-(a * logits + b))), abs=1e-6)
@@ -178,6 +185,114 @@ def test_names_of_features_and_classes() -> None:
     assert fitted.n_features_in_ == 6
 
 
+def test_few_rows_are_gone_through_more_often() -> None:
+    def epochs(rows: int, **changes: Any) -> int:
+        return len(model(**changes).fit(X[:rows], GIVEN[:rows]).history_)
+
+    assert epochs(10, min_steps=50) == 50
+    assert epochs(40, min_steps=50) == 25  # two steps each
+    assert epochs(40, min_steps=51, batch_size=20) == 26
+    assert epochs(240, min_steps=50) == epochs(10) == 8
+
+
+@pytest.mark.parametrize("method", ["an", "em"])
+def test_ten_rows_are_enough_for_what_is_always_there(method: str) -> None:
+    """Whatever weights were drawn. A held-out row must not shift the others: the weights would go after the shift."""
+    fitted = PartialLabelClassifier(method, random_state=2).fit(X[:10], np.ones(10))
+    assert fitted.predict(X[10:20] / 2).all()
+
+
+def test_only_rows_to_train_on_set_the_scale() -> None:
+    fitted = model(validation_fraction=0.3, epochs=1).fit(X, GIVEN)
+    with torch.no_grad():
+        own = fitted.method_.predict(torch.from_numpy((X - X.mean(0)) / X.std(0)).float()).double().numpy()
+    a, b = fitted.calibration_.a, fitted.calibration_.b
+    assert np.abs(fitted.decision_function(X) - (a * own + b)).max() > 1e-3  # the scale is not that of all rows
+    train = np.delete(X, module.split(len(X), 0.3, module.derive(_seed(0), "split") % 2**32)[1], axis=0)
+    with torch.no_grad():
+        own = fitted.method_.predict(torch.from_numpy((X - train.mean(0)) / train.std(0)).float()).double().numpy()
+    assert fitted.decision_function(X) == pytest.approx(a * own + b, abs=1e-5)
+
+
+def _seed(random_state: int) -> int:
+    return int(np.random.RandomState(random_state).randint(2**31 - 1))
+
+
+def test_a_refused_fit_changes_nothing() -> None:
+    fitted = model().fit(X, GIVEN)
+    before, expected = vars(fitted).copy(), fitted.predict_proba(X)
+    for features, labels in ((X[:, :3], GIVEN * 2), (X[:, :3], GIVEN[:-1]), (X * np.nan, GIVEN)):
+        with pytest.raises(ValueError, match="."):
+            fitted.fit(features, labels)
+    fitted.set_params(validation_fraction=0.999)  # found out late
+    with pytest.raises(ValueError, match="validation_fraction"):
+        fitted.fit(X[:, :3], GIVEN[:, :2])
+    fitted.set_params(validation_fraction=0)
+    assert vars(fitted) == before
+    assert np.array_equal(fitted.predict_proba(X), expected)
+
+
+def test_an_interrupted_fit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    fitted = model().fit(X, GIVEN)
+    expected = fitted.predict_proba(X)
+    monkeypatch.setattr(module, "fit", stop)
+    with pytest.raises(KeyboardInterrupt):
+        fitted.fit(X[:, :3], GIVEN[:, :2])
+    assert np.array_equal(fitted.predict_proba(X), expected)
+
+
+def test_a_first_fit_that_fails_is_no_fit() -> None:
+    refused = model("grr")
+    with pytest.raises(ValueError, match="grr"):
+        refused.fit(X, GIVEN)
+    for answer in (refused.predict, refused.predict_proba, refused.decision_function):
+        with pytest.raises(NotFittedError):
+            answer(X)
+    assert not hasattr(refused, "n_features_in_")
+
+
+@pytest.mark.parametrize("labels", [np.zeros_like(GIVEN), -np.ones_like(GIVEN), np.zeros(GIVEN.shape, bool)])
+def test_nothing_to_measure(labels: np.ndarray) -> None:
+    fitted = model().fit(X, GIVEN)
+    with pytest.raises(ValueError, match="nothing can be measured"):
+        fitted.score(X, labels)
+    if not labels.any() and labels.dtype != bool:
+        with pytest.raises(ValueError, match="nothing can be measured"):
+            observed_score(fitted, X, labels)
+
+
+def test_numbers_that_run_away_are_told_in_the_estimators_words() -> None:
+    fitted = model().fit(X, GIVEN)
+    with pytest.raises(ValueError, match="lower lr") as late:
+        fitted.predict(X * 1e39)
+    with pytest.raises(ValueError, match="standardize") as early:
+        model(standardize=False).fit(X * 1e39, GIVEN)
+    for error in (late, early):
+        assert not [word for word in ("train.", "select.", "run.", "image") if word in str(error.value)]
+
+
+def test_a_gpu_keeps_the_callers_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeding reaches every GPU, so all of them are put back, if one is in use at all."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert module._generators(torch.device("cuda:1")) == [0, 1]
+    assert module._generators(torch.device("cpu")) == []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert module._generators(torch.device("cpu")) == [0, 1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_fit_leaves_the_generator_of_the_gpu_alone(device: str) -> None:
+    torch.cuda.manual_seed(5)
+    expected = torch.rand(3, device="cuda")
+    torch.cuda.manual_seed(5)
+    model(device=device, dropout=0.2).fit(X, GIVEN)
+    assert torch.equal(torch.rand(3, device="cuda"), expected)
+
+
 @pytest.mark.parametrize("labels", [np.zeros_like(GIVEN), GIVEN[:1], -np.ones_like(GIVEN)])
 def test_labels_that_say_little(labels: np.ndarray) -> None:
     for method in ("an", "em", "gr", "bce"):
@@ -195,7 +310,18 @@ def test_labels_that_say_little(labels: np.ndarray) -> None:
         ({"hidden": -1}, GIVEN, "hidden"),
         ({"epochs": 0}, GIVEN, "epochs"),
         ({"start_bias": "middle"}, GIVEN, "log-odds"),
-        ({"device": "tpu"}, GIVEN, "cuda"),
+        ({"start_bias": "middle"}, GIVEN, "^PartialLabelClassifier: start_bias"),
+        ({"device": "tpu"}, GIVEN, "^PartialLabelClassifier: device is 'tpu'"),
+        ({"device": None}, GIVEN, "^PartialLabelClassifier: device"),
+        ({"method": ["an"]}, GIVEN, "^PartialLabelClassifier: method is"),
+        ({"method_params": [1]}, GIVEN, "^PartialLabelClassifier: method_params"),
+        ({"method_params": {1: 2}}, GIVEN, "^PartialLabelClassifier: method_params"),
+        ({"lr": -1.0}, GIVEN, "^PartialLabelClassifier: lr"),
+        ({"weight_decay": "much"}, GIVEN, "^PartialLabelClassifier: weight_decay"),
+        ({"dropout": 1.0}, GIVEN, "^PartialLabelClassifier: dropout"),
+        ({"batch_size": 0}, GIVEN, "^PartialLabelClassifier: batch_size"),
+        ({"min_steps": -1}, GIVEN, "^PartialLabelClassifier: min_steps"),
+        ({"validation_fraction": 0.999}, GIVEN, "^PartialLabelClassifier: validation_fraction"),
         ({}, GIVEN * 2, "1 present, 0 unknown or -1 absent"),
         ({}, GIVEN * 0.5, "1 present, 0 unknown or -1 absent"),
         ({}, sparse.csr_array(GIVEN * 0.5), "1 present, 0 unknown or -1 absent"),

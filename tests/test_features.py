@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from pluralis import checkpoint, features
 from pluralis.cli import app
 from pluralis.config import DataPart, MethodPart, ModelPart, Recipe, RunPart, SelectPart
-from pluralis.data.images import ImageFiles
+from pluralis.data.augment import resize
+from pluralis.data.images import ImageFiles, decode
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.scenes import make_scenes
 from pluralis.engine import fit
@@ -23,6 +26,7 @@ from pluralis.features import (
     BLOCK,
     FeatureCache,
     FeatureRows,
+    feature_network,
     frozen_network,
     picture_keys,
     read_features,
@@ -107,6 +111,8 @@ def test_other_weights_sizes_and_pictures_are_not_mixed_up(net: Network, photos:
     for cache in (FeatureCache(tmp_path, other, SIZE), FeatureCache(tmp_path, net, 32)):
         assert cache.extract(images).found == 0
     assert FeatureCache(tmp_path, net, SIZE, store_size=32).folder != FeatureCache(tmp_path, net, SIZE).folder
+    plain = Network(net.backbone, net.head, normalize=False)
+    assert FeatureCache(tmp_path, plain, SIZE).extract(images).found == 0
     changed = tmp_path / "changed.png"
     pixels = np.array(Image.open(images.paths[0]))
     pixels[0, 0] ^= 1
@@ -130,6 +136,75 @@ def test_damage_is_noticed_and_mended(net: Network, photos: Path, tmp_path: Path
     assert cache.extract(images).found == 12
 
 
+@pytest.mark.parametrize("ending", [".json", ".safetensors"])
+def test_a_disk_that_does_not_answer_costs_no_block(
+    net: Network, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    images, cache = files(photos), FeatureCache(tmp_path, net, SIZE)
+    whole = cache.extract(images).features
+    read, failed = Path.read_bytes, []
+
+    def fails_once(path: Path) -> bytes:
+        if path.suffix == ending and not failed:
+            failed.append(path)
+            raise OSError(5, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fails_once)
+    monkeypatch.setattr(cache, "_write", lambda keys, features: None)
+    again = cache.extract(images)
+    assert failed
+    assert again.found == 0
+    assert torch.equal(again.features, whole)
+    assert cache.extract(images).found == 12
+
+
+def test_only_as_many_blocks_are_read_as_are_needed(
+    net: Network, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, cache = files(photos), FeatureCache(tmp_path, net, SIZE)
+    for row in range(4):
+        cache.extract(images.select([row]))
+    read: list[Path] = []
+
+    def count(path: Path) -> checkpoint.Snapshot:
+        read.append(path)
+        return checkpoint.read_snapshot(path)
+
+    monkeypatch.setattr(features, "read_snapshot", count)
+    first = min(cache.folder.glob("*.json")).stem
+    row = next(row for row in range(4) if cache.extract(images.select([row])).found and read[-1].name == first)
+    read.clear()
+    assert cache.extract(images.select([row])).found == 1
+    assert len(read) == 1
+
+
+def test_another_way_of_decoding_finds_nothing(
+    net: Network, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = files(photos).select([0])
+    FeatureCache(tmp_path, net, SIZE).extract(images)
+    for owner, name, value in ((features, "DECODING", 0), (features.PIL, "__version__", "0.0")):
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, value)
+            assert FeatureCache(tmp_path, net, SIZE).extract(images).found == 0
+    assert FeatureCache(tmp_path, net, SIZE).extract(images).found == 1
+
+
+def test_what_the_first_way_of_decoding_gives(tmp_path: Path) -> None:
+    """Where this fails because decoding or resizing became another one, `features.DECODING` must go up."""
+    assert features.DECODING == 1
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[..., 0], pixels[..., 1], pixels[..., 3] = np.arange(8) * 30, 200, 255
+    pixels[:4, :4, 3] = 0  # transparent, and so white
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    red = decode(tmp_path / "x.png", 4)[0].float()  # of triangles twice as wide as a pixel: 1, 3, 3 and 1 eighth
+    expected = torch.tensor([[255, 238, 156, 189], [226, 218, 153, 189], [51, 95, 138, 189], [21, 75, 135, 189]])
+    assert (red - expected).abs().max() <= 1
+    half = resize(expected.float().expand(1, 1, 4, 4), 2)[0, 0]
+    assert torch.allclose(half, torch.tensor([[202.7755, 176.0612], [91.4694, 155.3673]]), atol=1e-3)
+
+
 def test_an_interrupted_extraction_goes_on(net: Network, tmp_path: Path) -> None:
     images = TensorImages(torch.randint(0, 256, (BLOCK + 40, 3, 8, 8), dtype=torch.uint8))
 
@@ -139,8 +214,10 @@ def test_an_interrupted_extraction_goes_on(net: Network, tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     cache = FeatureCache(tmp_path, net, 8)
+    net.train()
     with pytest.raises(KeyboardInterrupt):
         cache.extract(images, progress=stop)
+    assert net.training
     rest: list[int] = []
     done = cache.extract(images, progress=lambda done, total: rest.append(total))
     assert done.found == BLOCK
@@ -174,9 +251,24 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert names == ["x.jpg", "y.jpg"]
     assert features.tolist() == [[0, 1, 2], [3, 4, 5]]
     path = tmp_path / "a" / "table.safetensors"
+    assert write_features(path, ["x.jpg"], torch.ones(1, 3), "tiny") == path
+    assert write_features(path.with_suffix(".json"), ["x.jpg"], torch.ones(1, 3), "tiny") == path
+    assert write_features(tmp_path / "v1.2", ["x.jpg"], torch.ones(1, 3), "tiny") == tmp_path / "v1.2.safetensors"
+    assert sorted(p.name for p in path.parent.iterdir()) == ["table.json", "table.safetensors"]
+    for name in ("table", "table.safetensors", "table.json"):
+        assert read_features(tmp_path / "a" / name)[0] == ["x.jpg"]
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(CheckpointError, match="hash"):
         read_features(tmp_path / "a" / "table")
+
+
+def test_features_of_random_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="model.weights"):
+        feature_network(ModelPart(backbone="tiny", weights=""))
+    file, weights = tmp_path / "tiny.safetensors", create_backbone("tiny").state_dict()
+    save_file(weights, file)
+    found = feature_network(ModelPart(backbone="tiny", weights=str(file))).backbone.state_dict()
+    assert torch.equal(found["conv1.weight"], weights["conv1.weight"])
 
 
 def test_a_head_trained_on_features_serves_the_whole_network(net: Network, photos: Path, tmp_path: Path) -> None:
@@ -270,7 +362,12 @@ def test_the_command(photos: Path, tmp_path: Path) -> None:
 def frozen_recipe(photos: Path, cache: str, method: str = "an", **stage: object) -> Recipe:
     plan = {"epochs": 6, "batch_size": 4, "lr": 1e-2, "head_lr": 1.0, "freeze": -1, "augment": "none", **stage}
     return Recipe(
-        data=DataPart(images=str(photos), labels=str(photos / "labels.csv"), size=SIZE, test={"options": COMPLETE}),
+        data=DataPart(
+            images=str(photos),
+            labels=str(photos / "labels.csv"),
+            size=SIZE,
+            test={"images": str(photos.with_name("test")), "options": {"unlisted": "absent"}},
+        ),
         model=ModelPart(backbone="tiny", weights=str(photos / "tiny.safetensors")),
         method=MethodPart(name=method),
         train=Stage(**plan),  # type: ignore[arg-type]
@@ -279,14 +376,12 @@ def frozen_recipe(photos: Path, cache: str, method: str = "an", **stage: object)
     )
 
 
-COMPLETE = {"unlisted": "absent"}
-
-
 @pytest.fixture(scope="module")
 def labelled(photos: Path) -> Path:
     truth = make_scenes("train", 12).truth
     lines = [f"{row:02d}.png,digit {(truth[row] > 0).argmax()}" for row in range(12)]
     (photos / "labels.csv").write_text("\n".join(["image,label", *lines]))
+    shutil.copytree(photos, photos.with_name("test"))
     torch.manual_seed(0)
     save_file(create_backbone("tiny").state_dict(), photos / "tiny.safetensors")
     return photos

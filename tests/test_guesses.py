@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from pluralis.checkpoint import read_snapshot
 from pluralis.config import Recipe
@@ -39,12 +40,26 @@ def test_pseudo_labels_against_the_hidden_truth(tmp_path: Path) -> None:
     assert any(f"{float(right):.1%}" in line for line in said)
 
 
-def test_without_the_truth_only_the_number_is_told(tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
-    said = run(tmp_path / "first", "ll-cp", {"delta": 0.01})
+def test_corrected_labels_against_the_hidden_truth(tmp_path: Path) -> None:
+    said = run(tmp_path, "ll-cp", {"delta": 0.01})
     assert any("guessed to be present" in line and "rightly" in line for line in said)
-    table = read_snapshot(tmp_path / "first" / "guesses").meta["guesses by epoch"]["present"]
+    table = read_snapshot(tmp_path / "guesses").meta["guesses by epoch"]["present"]
     assert all(row["known"] == row["assigned"] > 0 for row in table)
+
+
+def test_without_the_truth_only_the_number_is_told(tmp_path: Path) -> None:
+    """Labels that are given as they are: nobody knows what the others would be."""
+    scenes = make_scenes("train", 24)
+    lines = ["image,label"]
+    for row, (pixels, truth) in enumerate(zip(scenes.images, scenes.truth, strict=True)):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{row:02d}.png")
+        lines.append(f"{row:02d}.png,{(truth > 0).argmax()}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    files = {"format": "csv", "images": str(tmp_path), "labels": str(tmp_path / "labels.csv")}
+    said = run(tmp_path / "run", "ll-cp", {"delta": 0.01}, **files, protocol="as-given", options={})
+    assert any("guessed to be present" in line and "rightly" not in line for line in said)
+    table = read_snapshot(tmp_path / "run" / "guesses").meta["guesses by epoch"]["present"]
+    assert all(row["assigned"] > 0 and row["known"] == 0 and row["accuracy"] is None for row in table)
 
 
 def test_methods_without_guesses_write_none(tmp_path: Path) -> None:

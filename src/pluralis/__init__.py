@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pluralis.estimator import PartialLabelClassifier as PartialLabelClassifier
     from pluralis.labels import Labels as Labels
     from pluralis.losses import create_loss as create_loss
+    from pluralis.losses import estimate_rate as estimate_rate
+    from pluralis.losses import selection_posterior as selection_posterior
     from pluralis.method import Batch as Batch
     from pluralis.method import Clock as Clock
     from pluralis.method import LossMethod as LossMethod
@@ -38,8 +40,10 @@ _HOMES = {
     "create_loss": "losses",
     "create_method": "methods",
     "create_model": "models",
+    "estimate_rate": "losses",
     "fit": "engine",
     "load_run": "run",
+    "selection_posterior": "losses",
     "train": "run",
 }
 

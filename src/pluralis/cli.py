@@ -26,6 +26,13 @@ Settings = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Images = Annotated[str, typer.Option(help="Folder of the images (csv, npy), or of the data set (voc, coco).")]
 LabelFile = Annotated[str, typer.Option(help="Label file (csv, coco), or folder of the arrays (npy).")]
+ViewsOption = Annotated[
+    str,
+    typer.Option(
+        "--views",
+        help="fast (one look at an image), standard (two sizes and their mirror images) or thorough (and nine crops).",
+    ),
+]
 Format = Annotated[str, typer.Option(help="csv, voc, coco, npy or scenes.")]
 
 
@@ -34,7 +41,7 @@ def demo(
     out: Out = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(help="How often each method is trained.", min=1)] = 2,
 ) -> None:
-    """Train six methods, and one that sees all labels, on embedded scenes of handwritten digits and write report.html."""
+    """Train six methods, and one that sees all labels, on scenes of handwritten digits and write report.html."""
     from pluralis.demo import run_demo
 
     run_demo(out, seeds)
@@ -63,14 +70,16 @@ def train(
 
     from pluralis.console import console, figures_table, say, training_hooks
     from pluralis.run import train as train_run
+    from pluralis.views import VIEWS
 
     with training_hooks(plan.method.name) as hooks:
-        run = train_run(plan, out, hooks)
+        run = train_run(plan, out, hooks, views=list(VIEWS))
     bias = plan.method.start_bias if plan.method.start_bias != "method" else f"the method's own ({_bias(plan)})"
     chosen = run.history[run.chosen]
-    say(f"rule: {run.rule}; chosen: epoch {int(chosen['epoch'])}; starting bias: {bias}")
+    stage = f"stage {int(chosen['stage']) + 1}, " if run.history[-1]["stage"] else ""
+    say(f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])}; starting bias: {bias}")
     if run.test:
-        console.print(figures_table("test set", {plan.method.name: run.test}))
+        console.print(figures_table("test set, views fast", {plan.method.name: run.test}))
     say(f"model: {out / 'model.safetensors'}")
 
 
@@ -82,6 +91,7 @@ def evaluate(
     format: Format = "",
     threshold: Annotated[float, typer.Option(min=0, max=1, help="For CF1 and OF1.")] = 0.5,
     variant: Annotated[str, typer.Option(help="released: classes without positives count as 0.")] = "paper",
+    views: ViewsOption = "fast",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Device = "auto",
     set: Settings = None,
@@ -89,10 +99,12 @@ def evaluate(
     """mAP, CF1 and OF1 of a finished run on labelled data (by default the test set of its recipe)."""
     from dataclasses import replace
 
-    from pluralis.console import console, figures_table, prediction_bar
+    from pluralis.console import console, figures_table, prediction_bar, say
     from pluralis.data.source import load_source
     from pluralis.run import load_run
+    from pluralis.views import get_views
 
+    looks = get_views(views)
     trained = load_run(run, device)
     named = {"data.images": images, "data.labels": labels, "data.format": format}
     given = {key: value for key, value in named.items() if value}
@@ -102,7 +114,9 @@ def evaluate(
     part = trained.recipe.data
     if not given and not set and not part.test:
         raise RecipeError(f"{run} has no test set in its recipe: name labelled data with --images and --labels")
-    part = replace(part, **part.test) if not given and not set else trained.recipe.with_settings(set or [], given).data
+    # What is named on the command line lies over the test set's own settings, such as its split.
+    tested = replace(trained.recipe, data=replace(part, **{**part.test, "test": {}}))
+    part = tested.with_settings(set or [], given).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
     source = load_source(part)
@@ -112,13 +126,17 @@ def evaluate(
             "no label of this data is known to be absent, so nothing can be measured: write absent labels as -1, or,"
             " if whatever is not listed is absent, add --set data.options.unlisted=absent"
         )
+    if not as_json:
+        say(_views_line(trained, views))
     with prediction_bar() as progress:
-        figures = trained.evaluate(source, threshold, progress, variant)
+        figures = trained.evaluate(source, threshold, progress, variant, views)
     if as_json:
         finite = {key: value if math.isfinite(value) else None for key, value in figures.items()}
-        print(json.dumps({"rule": trained.rule, "threshold": threshold, "variant": variant, **finite}))
+        how = {"rule": trained.rule, "threshold": threshold, "variant": variant, "views": views, "passes": looks.passes}
+        print(json.dumps({**how, **finite}))
         return
-    console.print(figures_table(f"threshold {threshold:g}; weights chosen by {trained.rule}", {run.name: figures}))
+    title = f"threshold {threshold:g}; views {views}; weights chosen by {trained.rule}"
+    console.print(figures_table(title, {run.name: figures}))
 
 
 @app.command()
@@ -128,6 +146,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="File to write: .csv or .json.")] = Path("predictions.csv"),
     threshold: Annotated[float, typer.Option(help="Least probability of a label.")] = 0.5,
     top_k: Annotated[int, typer.Option(help="Instead: this many labels an image.")] = 0,
+    views: ViewsOption = "fast",
     device: Device = "auto",
 ) -> None:
     """Labels and their probabilities for images, as CSV or JSON."""
@@ -135,12 +154,15 @@ def predict(
     from pluralis.data.images import ImageFiles
     from pluralis.predictions import check_choice, chosen_labels, find_images, write_predictions
     from pluralis.run import load_run
+    from pluralis.views import get_views
 
+    get_views(views)  # a wrong name shows before any work
     trained = load_run(run, device)
     check_choice(len(trained.classes), threshold, top_k, out)
     files, names = find_images(images)
+    say(_views_line(trained, views))
     with prediction_bar() as progress:
-        found = trained.probabilities(ImageFiles(files), progress)
+        found = trained.probabilities(ImageFiles(files), progress, views)
     rows = chosen_labels(found, trained.classes, threshold, top_k)
     write_predictions(out, names, rows)
     say(f"{sum(map(len, rows))} labels for {len(names)} images: {out} (weights chosen by {trained.rule})")
@@ -203,6 +225,15 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         parameters = ", ".join(f"{k}={v}" for k, v in entry["parameters"].items())
         table.add_row(entry["name"], parameters, entry["start_bias"], entry["paper"])
     console.print(table)
+
+
+def _views_line(trained: Any, views: str) -> str:
+    """What the views cost, and whether probabilities were calibrated with them."""
+    from pluralis.views import get_views
+
+    known = views == "fast" or views in trained.calibrations or not trained.rule.startswith("observed")
+    note = "" if known else "; calibrated with one view only, so probabilities may be off"
+    return f"views {views}: {get_views(views).cost()}{note}"
 
 
 def _bias(plan: Any) -> str:

@@ -66,7 +66,7 @@ class SelectPart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """Seed, device and precision; cache, decoded, workers, save_seconds and watch_test never change a result."""
+    """Seed, device and precision; decoded, workers, save_seconds, watch_test and caches of pictures never matter."""
 
     seed: int = 0
     device: str = "auto"  # auto | cpu | cuda | cuda:N
@@ -96,6 +96,7 @@ class Recipe:
         self._check_share(self.data.protocol, self.data.protocol_share)
         _one_of("data.unlabelled", self.data.unlabelled, ("error", "keep", "drop"))
         _one_of("select.rule", self.select.rule, ("clean", "observed", "last"))
+        _one_of("run.cache", self.run.cache, ("none", "ram", "device", "features"))
         if not 0 <= self.select.fraction < 1:
             raise RecipeError(f"select.fraction is {self.select.fraction}; it must be from 0 to below 1")
         if self.select.rule != "last" and self.select.fraction == 0:
@@ -185,7 +186,10 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
     for section, values in old.to_dict().items():
         for key, value in values.items():
             other = getattr(getattr(new, section), key)
-            if other != value and f"{section}.{key}" not in _FREE:
+            free = f"{section}.{key}" in _FREE and not (key == "cache" and "features" in (value, other))
+            if section == "data" and key == "test":  # its files may move as well
+                value, other = ({k: v for k, v in t.items() if k not in ("images", "labels")} for t in (value, other))
+            if other != value and not free:
                 changes.append(f"{section}.{key}: {_toml(value)} -> {_toml(other)}")
     return changes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -51,6 +51,7 @@ def wrap(method: nn.Module) -> nn.Module:
         return method
     # Channels-last gradients are copied into plain buckets: right, and not worth a paragraph for every process.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*broadcast_buffers")
     return DistributedDataParallel(method, broadcast_buffers=False, find_unused_parameters=True)
 
 
@@ -74,19 +75,13 @@ def average_batch_norm(method: nn.Module) -> None:
         buffer.copy_(value.view_as(buffer))
 
 
-def any_process(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is set in at least one process."""
+def any_process(flags: Sequence[bool], device: torch.device) -> list[bool]:
+    """Which of the flags are set in at least one process."""
     if world_size() == 1:
-        return flag
-    value = torch.tensor(int(flag), device=device)
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return bool(value.item())
-
-
-def sum_over_processes(value: Tensor) -> Tensor:
-    if world_size() > 1:
-        dist.all_reduce(value)
-    return value
+        return list(flags)
+    values = torch.tensor(flags, dtype=torch.int32, device=device)
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return [bool(value) for value in values.tolist()]
 
 
 def gather_rows(rows: Tensor) -> Tensor:

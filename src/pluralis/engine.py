@@ -29,6 +29,7 @@ from pluralis.runtime import Runtime
 from pluralis.seeding import derive
 from pluralis.stage import Stage
 from pluralis.state import EMA
+from pluralis.views import Views
 
 Report = Callable[[Clock, int, dict[str, float]], None]
 """Called after every step with (clock, steps in the epoch, {}) and after every epoch with its figures."""
@@ -69,9 +70,9 @@ def fit(
     clock = run.restore(snapshot) if snapshot else Clock()
     model = None
 
-    def predict_train() -> torch.Tensor:
+    def predict_train(views: str | Views = "fast") -> torch.Tensor:
         with runtime.autocast():
-            return predict(method, data)
+            return predict(method, data, views=views)
 
     for number, stage in enumerate(method.stages(plan)):
         if number < clock.stage:
@@ -114,8 +115,10 @@ def fit(
                 run.add(terms, batch.weight)
                 clock = Clock(number, epoch, clock.step + 1, stage.epochs)
                 report(clock, steps, {})
-                stop = distributed.any_process(should_stop(), data.device)
-                if store is not None and (stop or store.due(clock.step)):
+                # One process's clock decides when to save: all of them take part.
+                due = store is not None and distributed.rank() == 0 and store.due(clock.step)
+                stop, due = distributed.any_process((should_stop(), due), data.device)
+                if store is not None and (stop or due):
                     run.save(store, clock)
                 if stop:
                     raise Interrupted(f"stopped at stage {number + 1}, epoch {epoch + 1}, step {clock.step}")
@@ -175,8 +178,12 @@ class _Run:
     def means(self, steps: int) -> dict[str, float]:
         """Mean of the loss, and of each term where there are several, over the epoch's steps and all processes."""
         parts = steps * distributed.world_size()
-        terms = {k: float(distributed.sum_over_processes(v.clone())) / parts for k, v in self.totals.items()}
+        terms = {name: float(value.sum()) / parts for name, value in self.all_totals().items()}
         return {"loss": sum(terms.values()), **(terms if len(terms) > 1 else {})}
+
+    def all_totals(self) -> dict[str, torch.Tensor]:
+        """The running sums of every process [world], in an order of names that a restart does not change."""
+        return {name: distributed.gather_rows(self.totals[name].reshape(1)) for name in sorted(self.totals)}
 
     def choose(self, method: Method) -> dict[str, float]:
         """Score the weights as they are, and keep them if they are the best so far."""
@@ -207,6 +214,7 @@ class _Run:
     def save(self, store: Store, clock: Clock) -> None:
         self.check.flush()
         self._count_time()
+        totals = self.all_totals()
         if distributed.rank() != 0:
             return
         parts = {
@@ -214,7 +222,7 @@ class _Run:
             "optimizer/": optimizer_tensors(self.optimizer, self.method),
             "ema/": self.ema.state_dict() if self.ema is not None else {},
             "best/": self.best,
-            "totals/": self.totals,
+            "totals/": totals,
         }
         meta = {
             "clock": [clock.stage, clock.epoch, clock.step],
@@ -230,7 +238,10 @@ class _Run:
         self.method.load_state_dict(_part(snapshot.tensors, "method/"))
         device = next(self.method.parameters()).device
         self.best = {k: v.to(device) for k, v in _part(snapshot.tensors, "best/").items()}
-        self.totals = {k: v.to(device) for k, v in _part(snapshot.tensors, "totals/").items()}
+        mine = distributed.rank()
+        for name, sums in _part(snapshot.tensors, "totals/").items():  # one of each process that there was
+            same = len(sums) == distributed.world_size()
+            self.totals[name] = (sums[mine] if same else sums.sum() * (mine == 0)).to(device)
         self.result.history = list(snapshot.meta["history"])
         self.result.chosen = int(snapshot.meta["chosen"])
         self.best_score = snapshot.meta["best_score"]

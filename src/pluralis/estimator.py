@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from functools import partial
 from typing import Any, Self
 
@@ -18,19 +20,20 @@ from torch import Tensor
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import split
 from pluralis.engine import fit
-from pluralis.errors import PluralisError, RecipeError
+from pluralis.errors import NonFiniteLoss, PluralisError, RecipeError
 from pluralis.evaluate import Calibration, Last, Observed, calibrate, predict
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
-from pluralis.methods import create_method, method_class, start_bias_of, start_heads
+from pluralis.methods import START_BIASES, create_method, method_class, start_bias_of, start_heads
 from pluralis.metrics import mean_average_precision
 from pluralis.models import create_model
-from pluralis.params import flag, number, whole
+from pluralis.params import choice, flag, number, whole
 from pluralis.runtime import Runtime, choose_device
 from pluralis.seeding import derive
 from pluralis.stage import Stage
 
 Floats = npt.NDArray[np.float64]
+_NAME = "PartialLabelClassifier"
 
 
 class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
@@ -41,6 +44,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     hidden               units of a hidden layer; 0 for a linear model
     dropout              before each layer
     epochs, batch_size, lr, weight_decay    of AdamW, with a cosine schedule
+    min_steps            least number of AdamW's steps: few rows are gone through more than `epochs` times, since after
+                         a handful of steps the weights are still those that were drawn; 0 for `epochs` in any case
     start_bias           of the outputs: "method" for what suits it, "zero" or "log-odds" of the written frequencies
     standardize          give each feature mean 0 and deviation 1 first, as learned from the training rows
     validation_fraction  of the rows, held out to calibrate the probabilities by the likelihood of their written labels
@@ -54,7 +59,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     Labels y [N, C] are +1 present, 0 unknown, -1 absent; in a scipy sparse matrix what is not stored is unknown; a bool
     matrix says that all is known. What a method makes of -1 is in its own description. y may be a list [N] for a single
-    class: then answers have scikit-learn's shapes for two classes. Whatever is wrong raises a ValueError.
+    class: then answers have scikit-learn's shapes for two classes. Whatever is wrong raises a ValueError; a fit that
+    fails leaves the estimator as it was.
 
     After `fit`: `classes_` (names of y's columns, or their numbers; 0 and 1 for a list), `n_features_in_`, `method_`,
     `history_` (figures of each epoch), `rule_` (how the epoch was chosen) and `calibration_`.
@@ -76,6 +82,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         dropout: float = 0.0,
         epochs: int = 30,
         batch_size: int = 32,
+        min_steps: int = 300,
         lr: float = 5e-3,
         weight_decay: float = 1e-2,
         start_bias: str = "method",
@@ -92,6 +99,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.dropout = dropout
         self.epochs = epochs
         self.batch_size = batch_size
+        self.min_steps = min_steps
         self.lr = lr
         self.weight_decay = weight_decay
         self.start_bias = start_bias
@@ -104,22 +112,28 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from features X [N, D] and labels y [N, C]."""
+        before = vars(self).copy()
+        try:
+            self._fit(X, y)
+        except BaseException as error:
+            self.__dict__ = before
+            if isinstance(error, PluralisError):
+                raise ValueError(_in_own_words(error)) from error
+            raise
+        return self
+
+    def _fit(self, X: Any, y: Any) -> None:
+        device = self._check_parameters()
         columns = getattr(y, "columns", None)
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True)
-        self._offset, self._scale = _scaling(X, self.standardize)
+        labels = read_labels(y)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        try:
-            self._check_parameters()
-            labels = read_labels(y)
-            with torch.random.fork_rng(devices=[]):  # a caller's own random numbers stay as they were
-                self._train(X, labels, seed)
-        except PluralisError as error:
-            raise ValueError(str(error)) from error
+        with torch.random.fork_rng(devices=_generators(device)):  # a caller's own random numbers stay as they were
+            self._train(X, labels, seed, Runtime(device, "fp32"))
         self._list = y.ndim == 1
         self._width = len(labels.classes)
         names = np.arange(2 if self._list else self._width)
         self.classes_ = names if columns is None else np.asarray(columns)
-        return self
 
     def decision_function(self, X: Any) -> Floats:
         """Calibrated log-odds [N, C] of each label being present; [N] for a single class given as a list."""
@@ -142,12 +156,15 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
         Where y names no absent label at all, whatever is not written counts as absent: right for a complete matrix of 0
         and 1, and for present labels alone a measure of how high those rank. To search over parameters on such labels,
-        `scoring=observed_score` chooses better.
+        `scoring=observed_score` chooses better. Where no class can be measured, y is refused.
         """
         if sample_weight is not None:
             raise ValueError("score: rows have no weights here; leave sample_weight out")
         odds, truth = _pair(self, X, y)
-        return mean_average_precision(odds, truth if bool((truth < 0).any()) else truth > 0).value
+        value = mean_average_precision(odds, truth if bool((truth < 0).any()) else truth > 0).value
+        if not math.isfinite(value):
+            raise ValueError("score: no class of y has present labels, so nothing can be measured: give some")
+        return value
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -156,23 +173,39 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_class = False  # a label is there or not
         return tags
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self) -> torch.device:
+        """Refuse what cannot be, before anything is done; the device of a run."""
         # A search over arrays of values hands over numpy's numbers.
         given = {k: v.item() if isinstance(v, np.generic) else v for k, v in self.get_params(deep=False).items()}
-        for name, low in (("hidden", 0), ("epochs", 1), ("batch_size", 1)):
-            whole("PartialLabelClassifier", name, given[name], low)
-        number("PartialLabelClassifier", "threshold", given["threshold"], low=0, high=1)
-        number("PartialLabelClassifier", "validation_fraction", given["validation_fraction"], low=0, below=1)
+        for name, least in (("hidden", 0), ("epochs", 1), ("batch_size", 1), ("min_steps", 0)):
+            whole(_NAME, name, given[name], least)
+        for name, high in (("threshold", 1.0), ("lr", 1e3), ("weight_decay", 1e3)):
+            number(_NAME, name, given[name], low=0, high=high)
+        for name in ("dropout", "validation_fraction"):
+            number(_NAME, name, given[name], low=0, below=1)
         for name in ("standardize", "choose_epoch"):
-            flag("PartialLabelClassifier", name, given[name])
+            flag(_NAME, name, given[name])
+        choice(_NAME, "start_bias", given["start_bias"], ("method", *START_BIASES))
+        for name in ("method", "device"):
+            if not isinstance(given[name], str):
+                raise RecipeError(f"{_NAME}: {name} is {given[name]!r}; give a name")
+        params = given["method_params"]
+        if params is not None and not (isinstance(params, dict) and all(isinstance(key, str) for key in params)):
+            raise RecipeError(f"{_NAME}: method_params is {params!r}; give a dict of names and values, or None")
         views = getattr(method_class(self.method), "views", (None,))
         if len(views) != 1 or views[0] not in (None, "none"):
             raise RecipeError(f"method {self.method} needs augmented views of images, not features: choose another one")
+        return choose_device(self.device)
 
-    def _train(self, X: npt.NDArray[Any], labels: Labels, seed: int) -> None:
-        runtime = Runtime(choose_device(self.device), "fp32")
-        features = TensorImages(self._features(X))
+    def _train(self, X: npt.NDArray[Any], labels: Labels, seed: int, runtime: Runtime) -> None:
         train_rows, held_rows = split(len(labels), self.validation_fraction, derive(seed, "split") % 2**32)
+        if not len(train_rows):
+            raise RecipeError(
+                f"{_NAME}: validation_fraction is {self.validation_fraction}, and of {len(labels)} rows none is left to"
+                " train on; make it smaller"
+            )
+        self._offset, self._scale = _scaling(X[train_rows], self.standardize)
+        features = TensorImages(self._features(X))
 
         def loader(rows: npt.NDArray[np.int64]) -> Loader:
             return Loader(features.select(rows), labels.select(rows), size=1, cache="device", device=runtime.device)
@@ -185,7 +218,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.method_ = self._method(X.shape[1], data.labels)
         runtime.place(self.method_)
         plan = Stage(
-            epochs=int(self.epochs),
+            epochs=max(int(self.epochs), math.ceil(int(self.min_steps) / data.steps(int(self.batch_size)))),
             batch_size=int(self.batch_size),
             optimizer="adamw",
             lr=float(self.lr),
@@ -211,12 +244,15 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             normalize=False,
             head_params={"hidden": int(self.hidden)} if self.hidden else {},
         )
-        method = create_method(self.method, Setup(make_net, len(labels.classes), labels), self.method_params)
+        looks = {"views": "fast"} if "views" in inspect.signature(method_class(self.method)).parameters else {}
+        params = {**looks, **(self.method_params or {})}  # there is but one way to look at features
+        method = create_method(self.method, Setup(make_net, len(labels.classes), labels), params)
         start_heads(method, labels, start_bias_of(self.method) if self.start_bias == "method" else self.start_bias)
         return method
 
     def _features(self, X: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(((X - self._offset) / self._scale).astype(np.float32))
+        with np.errstate(over="ignore"):  # an infinite feature shows in the logits
+            return torch.from_numpy(((X - self._offset) / self._scale).astype(np.float32))
 
     def _logits(self, X: Any) -> Tensor:
         check_is_fitted(self)
@@ -226,7 +262,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         try:
             return predict(self.method_, Loader(TensorImages(self._features(X)), rows, size=1, device=device))
         except PluralisError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(_in_own_words(error)) from error
 
 
 def observed_score(model: Any, X: Any, y: Any) -> float:
@@ -235,10 +271,10 @@ def observed_score(model: Any, X: Any, y: Any) -> float:
     For `GridSearchCV(..., scoring=observed_score)` where only present labels are known: "somebody wrote down one of the
     labels that are present, any equally likely". Rows without any label say nothing and are left out.
     """
-    try:
-        return -calibrate(*_pair(model, X, y))[1]
-    except PluralisError as error:
-        raise ValueError(str(error)) from error
+    odds, truth = _pair(model, X, y)
+    if not bool((truth != 0).any()):
+        raise ValueError("observed_score: y names no label at all, so nothing can be measured: give rows with labels")
+    return -calibrate(odds, truth)[1]
 
 
 def _pair(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -276,3 +312,16 @@ def _scaling(X: npt.NDArray[Any], standardize: bool) -> tuple[Floats, Floats]:
         return np.zeros(X.shape[1]), np.ones(X.shape[1])
     scale = X.std(0, dtype=np.float64)
     return X.mean(0, dtype=np.float64), np.where(scale > 1e-12 * (1 + abs(X).max(0)), scale, 1.0)
+
+
+def _generators(device: torch.device) -> list[int]:
+    """GPUs whose random numbers a fit moves: seeding is for all of them as soon as one is in use."""
+    used = device.type == "cuda" or torch.cuda.is_initialized()
+    return list(range(torch.cuda.device_count())) if used else []
+
+
+def _in_own_words(error: PluralisError) -> str:
+    """An error of the parts below, which speak of recipes and images, for somebody who has an estimator and rows."""
+    if isinstance(error, NonFiniteLoss):
+        return f"{_NAME}: logits are NaN or infinite; lower lr, or let standardize=True bring features to one scale"
+    return str(error).replace("run.device", f"{_NAME}: device")

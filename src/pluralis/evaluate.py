@@ -16,6 +16,7 @@ from pluralis.errors import DataError, NonFiniteLoss
 from pluralis.losses.selection import selection_nll
 from pluralis.method import Method, Predict
 from pluralis.metrics import f1_scores, mean_average_precision
+from pluralis.views import Views, get_views, view_logits
 
 _PREDICT_BATCH = 256
 _PRIOR = np.array([1.0, 3.0])  # standard deviations of log a and b
@@ -28,18 +29,21 @@ def predict(
     batch_size: int = _PREDICT_BATCH,
     progress: Progress | None = None,
     member: Predict | None = None,
+    views: str | Views = "fast",
 ) -> Tensor:
     """Logits [N, C] of every row, float32 on the CPU. Several processes share the work.
 
-    `member` stands in for `method.predict`: one of `method.members()`.
+    `member` stands in for `method.predict`: one of `method.members()`. `views` says how a picture is looked at (see
+    `pluralis.views`); with many passes a picture there are fewer rows in a batch, so that no more memory is needed.
     """
-    member = member or method.predict
+    member, views = member or method.predict, get_views(views)
+    batch_size = max(1, batch_size // views.passes)
     training = method.training
     method.eval()
     rows = torch.arange(len(data))[distributed.rank() :: distributed.world_size()]
     parts: list[Tensor] = []
-    for _, pixels in data.in_order(batch_size, rows):
-        parts.append(member(pixels).float())
+    for _, pixels in data.stored(batch_size, rows):  # larger views show more of them
+        parts.append(view_logits(member, pixels, data.size, views))
         if progress is not None:
             progress(min(len(parts) * batch_size, len(rows)), len(rows))
     method.train(training)
@@ -176,12 +180,13 @@ def evaluate(
     progress: Progress | None = None,
     variant: str = "paper",
     member: Predict | None = None,
+    views: str | Views = "fast",
 ) -> dict[str, float]:
     """mAP, CF1 and OF1 in percent against labels that are known; unknown ones are left out.
 
     `variant="released"` counts classes that cannot be measured as 0, as published evaluation code does.
     """
-    logits = predict(method, data, progress=progress, member=member)
+    logits = predict(method, data, progress=progress, member=member, views=views)
     truth = torch.from_numpy(data.labels.dense())
     found = (calibration or Calibration()).probabilities(logits)
     ap = mean_average_precision(logits, truth, variant)

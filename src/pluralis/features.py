@@ -1,9 +1,9 @@
 """Pooled features of a frozen backbone: computed once for each picture, kept on disk, found again.
 
-The cache has one folder for each backbone, its weights and the size of the pictures, and in it blocks of rows. A row is
-addressed by what is in its picture, so another label file, a part of the pictures, some new ones among them or another
-place on the disk all find what is there. Each block is written whole or not at all and is read only if its hash is
-right; an extraction that was broken off goes on after the last block.
+The cache has one folder for each backbone, its weights, the size of the pictures and the way of decoding them, and in
+it blocks of rows. A row is addressed by what is in its picture, so another label file, a part of the pictures, some new
+ones among them or another place on the disk all find what is there. Each block is written whole or not at all and is
+read only if its hash is right; an extraction that was broken off goes on after the last block.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
 from torch import Tensor
 
 from pluralis.checkpoint import Snapshot, read_snapshot, state_hash, write_snapshot
-from pluralis.config import DataPart
+from pluralis.config import DataPart, ModelPart
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Loader, Progress, TensorImages
 from pluralis.data.source import load_source
 from pluralis.errors import CheckpointError, DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Method
+from pluralis.models import create_model
 from pluralis.models.heads import pool
 from pluralis.models.network import Network
 from pluralis.predictions import find_images
@@ -34,7 +36,9 @@ from pluralis.runtime import Runtime
 from pluralis.stage import Stage
 
 BLOCK = 1024  # rows that an interruption can cost
+DECODING = 1  # to be raised with any change in what `data.images.decode` or `data.augment.resize` give
 _BATCH = 32
+_SUFFIXES = (".json", ".safetensors")
 
 
 def default_cache() -> Path:
@@ -87,9 +91,11 @@ class FeatureCache:
         self.net, self.size, self.store_size = net, size, store_size or size
         self.runtime = runtime or Runtime(net.mean.device)
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", net.backbone.name)
+        input_scale = {"input mean": net.mean, "input std": net.std} if net.normalize else {}
+        weights = state_hash({**net.backbone.state_dict(), **input_scale})[:16]
         scale = f"{size}" if self.store_size == size else f"{self.store_size}to{size}"
         exact = "-bf16" if self.runtime.bf16 else ""
-        self.folder = Path(root) / f"{name}-{state_hash(net.backbone.state_dict())[:16]}-{scale}{exact}"
+        self.folder = Path(root) / f"{name}-{weights}-{scale}{exact}-{_decoding()}"
 
     def extract(self, images: Images, workers: int = 0, progress: Progress | None = None) -> Extracted:
         """The features of every picture, in row order; what is missing is computed and kept."""
@@ -102,6 +108,8 @@ class FeatureCache:
             for key, vector in zip(block.meta["pictures"], block.tensors["features"], strict=True):
                 if key in rows_of:
                     out[rows_of.pop(key)] = vector
+            if not rows_of:
+                break
         missing = [same[0] for same in rows_of.values()]
         found = len(keys) - sum(map(len, rows_of.values()))
         if missing:
@@ -115,18 +123,20 @@ class FeatureCache:
             )
             training = self.net.training
             self.net.eval()
-            for start in range(0, len(missing), BLOCK):
-                rows = missing[start : start + BLOCK]
+            try:
+                for start in range(0, len(missing), BLOCK):
+                    rows = missing[start : start + BLOCK]
 
-                def report(done: int, start: int = start) -> None:
-                    if progress is not None:
-                        progress(start + done, len(missing))
+                    def report(done: int, start: int = start) -> None:
+                        if progress is not None:
+                            progress(start + done, len(missing))
 
-                features = self._compute(loader, rows, report)
-                for row, vector in zip(rows, features, strict=True):
-                    out[rows_of[keys[row]]] = vector
-                self._write([keys[row] for row in rows], features)
-            self.net.train(training)
+                    features = self._compute(loader, rows, report)
+                    for row, vector in zip(rows, features, strict=True):
+                        out[rows_of[keys[row]]] = vector
+                    self._write([keys[row] for row in rows], features)
+            finally:
+                self.net.train(training)
         return Extracted(out, found)
 
     @torch.no_grad()
@@ -154,18 +164,38 @@ class FeatureCache:
         write_snapshot(self.folder / name, Snapshot({"features": features}, {"pictures": keys}))
 
     def _blocks(self) -> Iterator[Snapshot]:
-        """Every block that can be trusted; a damaged one is removed, and so computed again."""
+        """Every block that can be trusted; a damaged one is removed, one that cannot be read now is passed over."""
         for path in sorted(self.folder.glob("*.json")):
             try:
                 block = read_snapshot(path.with_suffix(""))
                 shape = (len(block.meta["pictures"]), self.net.backbone.out_channels)
                 if tuple(block.tensors["features"].shape) != shape:
                     raise CheckpointError(f"{path} does not fit its backbone")
-            except (CheckpointError, KeyError, TypeError):
-                path.unlink(missing_ok=True)
-                path.with_suffix(".safetensors").unlink(missing_ok=True)
+            except (CheckpointError, KeyError, TypeError) as error:
+                if not isinstance(error.__cause__, OSError):  # a disk that does not answer may do so again
+                    for suffix in _SUFFIXES:
+                        path.with_suffix(suffix).unlink(missing_ok=True)
                 continue
             yield block
+
+
+def _decoding() -> str:
+    """How pictures become pixels: our way of it, and the libraries that do it."""
+    versions = f"{DECODING}|{PIL.__version__}|{torch.__version__.split('+')[0]}"
+    return f"d{DECODING}-{hashlib.sha256(versions.encode()).hexdigest()[:8]}"
+
+
+def feature_network(model: ModelPart) -> Network:
+    """The network whose backbone gives the features that a recipe's model asks for.
+
+    Random weights are refused: no later call would have the same ones, and so none would find these features again.
+    """
+    if not model.weights:
+        raise RecipeError(
+            'model.weights is "", and features of random weights are of no use to any later run:'
+            ' set model.weights = "imagenet", or name a file'
+        )
+    return create_model(model.backbone, 1, weights=model.weights, sha256=model.sha256 or None)
 
 
 def list_pictures(part: DataPart) -> tuple[list[str], ImageFiles]:
@@ -239,16 +269,25 @@ def _only_pools(net: Network) -> bool:
         net.head.train(training)
 
 
-def write_features(path: Path, names: Sequence[str], features: Tensor, backbone: str) -> None:
-    """One table of features, `path`.safetensors and `path`.json, with the name of each row."""
+def write_features(path: Path, names: Sequence[str], features: Tensor, backbone: str) -> Path:
+    """One table of features with the name of each row: `path`.json and `path`.safetensors, which is returned.
+
+    `path` may have either ending already.
+    """
+    path = _stem(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_snapshot(path, Snapshot({"features": features}, {"images": list(names), "backbone": backbone}))
+    return path.with_name(f"{path.name}.safetensors")
 
 
 def read_features(path: Path) -> tuple[list[str], Tensor]:
     """Names [N] and features [N, D] that `write_features` wrote."""
-    table = read_snapshot(path)
+    table = read_snapshot(_stem(path))
     names, features = table.meta.get("images"), table.tensors.get("features")
     if not isinstance(names, list) or features is None or len(names) != len(features):
         raise CheckpointError(f"{path} is not a table of features: make it with `pluralis features --out`")
     return names, features
+
+
+def _stem(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in _SUFFIXES else path

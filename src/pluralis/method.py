@@ -16,8 +16,8 @@ from pluralis.state import LabelState
 
 Predict = Callable[[Tensor], Tensor]
 """Images [B, 3, H, W] on the 0-255 scale, or features [B, D] -> logits [B, C]."""
-PredictTrain = Callable[[], Tensor]
-"""Predicts every training row, unaugmented and in row order: logits [N, C] on the CPU."""
+PredictTrain = Callable[..., Tensor]
+"""Predicts every training row, unaugmented and in row order: logits [N, C] on the CPU; `views=` says how thoroughly."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,14 @@ class LossMethod(Method):
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])
         return {"loss": self.loss(logits, batch.labels, epoch=clock.epoch, epochs=clock.epochs)}
+
+    def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        """What the loss itself learns has a rate of its own (`lr_factor` of the loss) and no weight decay."""
+        groups = super().param_groups(stage)
+        for group in groups:
+            if group["name"] == "method":
+                group |= {"lr_factor": float(getattr(self.loss, "lr_factor", 1.0)), "weight_decay": 0.0}
+        return groups
 
     def predict(self, x: Tensor) -> Tensor:
         logits = self.net(x)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from pluralis.data.loader import Images, Loader, Progress
 from pluralis.data.source import Source, Split, check_classes, load_split
 from pluralis.engine import Report, fit
 from pluralis.errors import CheckpointError, RecipeError
-from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, evaluate, predict
+from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, predict
 from pluralis.features import FeatureCache, FeatureRows, default_cache, frozen_network
 from pluralis.guesses import Table, write_guesses
 from pluralis.labels import Labels
@@ -29,6 +30,9 @@ from pluralis.methods import create_method, start_bias_of, start_heads
 from pluralis.models import Network, create_model
 from pluralis.runtime import Runtime, choose_device
 from pluralis.seeding import derive
+from pluralis.views import Views, get_views, views_name
+
+_CALIBRATION_ROWS = 500  # held-out rows for two numbers: more would cost time and change little
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,14 @@ class TrainedRun:
     recipe: Recipe
     classes: tuple[str, ...]
     method: Method
-    calibration: Calibration
+    calibration: Calibration  # of the views `fast`
     rule: str
     history: list[dict[str, float]]
     chosen: int
     test: dict[str, float]
     seconds: float  # spent training
     resumed: bool = False  # it was finished before this call
+    calibrations: dict[str, Calibration] = field(default_factory=dict)  # of other views, as far as `train` was asked
 
     def loader(self, source: Source) -> Loader:
         """Data for this run's network; the classes must be the run's."""
@@ -57,16 +62,23 @@ class TrainedRun:
         threshold: float = 0.5,
         progress: Progress | None = None,
         variant: str = "paper",
+        views: str | Views = "fast",
     ) -> dict[str, float]:
         """Figures on labelled data; see `pluralis.evaluate.evaluate`."""
+        data, calibration = self.loader(source), self.calibration_of(views)
         with self._runtime().autocast():
-            return evaluate(self.method, self.loader(source), self.calibration, threshold, progress, variant)
+            return evaluate(self.method, data, calibration, threshold, progress, variant, views=views)
 
-    def probabilities(self, images: Images, progress: Progress | None = None) -> Tensor:
+    def probabilities(self, images: Images, progress: Progress | None = None, views: str | Views = "fast") -> Tensor:
         """Calibrated probabilities [N, C] of pictures without labels."""
         source = Source(images, Labels.from_lists([[]] * len(images), self.classes))
         with self._runtime().autocast():
-            return self.calibration.probabilities(predict(self.method, self.loader(source), progress=progress))
+            logits = predict(self.method, self.loader(source), progress=progress, views=views)
+        return self.calibration_of(views).probabilities(logits)
+
+    def calibration_of(self, views: str | Views) -> Calibration:
+        """The calibration that was fitted with these views; where there is none, that of `fast`."""
+        return self.calibrations.get(views_name(views), self.calibration)
 
     def _runtime(self) -> Runtime:
         return Runtime(next(self.method.parameters()).device, self.recipe.run.precision)
@@ -82,9 +94,13 @@ class Hooks:
     should_stop: Callable[[], bool] = lambda: False
 
 
-def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRun:
-    """Train in `folder`, or go on where a run of the same recipe stopped, or return it if it is finished."""
+def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Sequence[str] = ()) -> TrainedRun:
+    """Train in `folder`, or go on where a run of the same recipe stopped, or return it if it is finished.
+
+    `views` names those beside `fast` whose probabilities are to be calibrated too, on held-out rows at the end.
+    """
     hooks = hooks or Hooks()
+    views = [name for name in views if get_views(name).passes > 1]
     _check_folder(folder)
     with distributed.process_group(choose_device(recipe.run.device)) as device, _only_one(folder):
         _check_recipe(recipe, folder)
@@ -135,6 +151,12 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
         method.eval()
         chosen = result.history[result.chosen]
         calibration = Calibration(chosen.get("calibration a", 1.0), chosen.get("calibration b", 0.0))
+        calibrations = {}
+        if views and isinstance(rule, Observed) and split.held and features is None:  # features have one view
+            few = np.linspace(0, len(split.held.labels) - 1, _CALIBRATION_ROWS).astype(int)
+            sample = make_loader(split.held.select(np.unique(few)), recipe, device)
+            with runtime.autocast():
+                calibrations = _calibrations(method, sample, views, hooks.say)
         with runtime.autocast():
             figures = _test_figures(method, test, calibration) if test else {}
         meta = {
@@ -142,6 +164,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None) -> TrainedRu
             "recipe": recipe.to_dict(),
             "classes": list(split.train.labels.classes),
             "calibration": [calibration.a, calibration.b],
+            "calibrations": calibrations,
             "rule": result.rule,
             "history": result.history,
             "chosen": result.chosen,
@@ -172,6 +195,22 @@ def _test_figures(method: Method, test: Loader, calibration: Calibration) -> dic
         found = evaluate(method, test, calibration, member=member)
         figures |= {f"{name} {key}": found[key] for key in ("mAP", "CF1", "OF1")}
     return figures
+
+
+def _calibrations(
+    method: Method, held: Loader, views: Sequence[str], say: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """a and b for each kind of views: averages over views are less extreme than one, and maxima over crops higher."""
+    found = {}
+    for name in views:
+        say(f"calibrating for the views {name} on {len(held)} held-out rows: {get_views(name).cost()}")
+        try:
+            calibration, _ = calibrate(predict(method, held, views=name), torch.from_numpy(held.labels.dense()))
+        except RecipeError as error:  # a network for pictures of one size: what was trained is not lost for that
+            say(f"not calibrated for the views {name}: {error}")
+            continue
+        found[name] = [calibration.a, calibration.b]
+    return found
 
 
 def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> TrainedRun:
@@ -223,6 +262,7 @@ def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool
         meta["test"],
         meta["seconds"],
         resumed,
+        {name: Calibration(*pair) for name, pair in meta.get("calibrations", {}).items()},
     )
 
 

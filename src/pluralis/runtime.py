@@ -46,8 +46,7 @@ class Runtime:
             torch.use_deterministic_algorithms(True)
         method.to(self.device)
         for _, net in method.networks():
-            if self.device.type == "cuda":
-                net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if self.compile and net._compiled_call_impl is None:
                 net.compile()
 

@@ -100,6 +100,31 @@ class Queue(nn.Module):
         self.pointer.add_(len(rows)).remainder_(size)
 
 
+class Kept(nn.Module):
+    """A copy of a module's state, to go back to.
+
+    >>> net = nn.Linear(1, 1)
+    >>> first = Kept(net)
+    >>> _ = nn.init.zeros_(net.weight)
+    >>> first.put_back(net)
+    >>> bool(net.weight)
+    True
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        for name, value in module.state_dict().items():
+            self.register_buffer(name.replace(".", "/"), value.detach().clone())
+
+    @torch.no_grad()
+    def keep(self, module: nn.Module) -> None:
+        for name, value in module.state_dict().items():
+            self.get_buffer(name.replace(".", "/")).copy_(value)
+
+    def put_back(self, module: nn.Module) -> None:
+        module.load_state_dict({name: self.get_buffer(name.replace(".", "/")) for name in module.state_dict()})
+
+
 class LabelState(nn.Module):
     """What a method guessed about unknown labels: a soft label and when it was given, 3 bytes an entry.
 
@@ -130,6 +155,11 @@ class LabelState(nn.Module):
         at = (rows * self.since.shape[1] + columns).to(self.since.device)
         self.value.view(-1).index_copy_(0, at, values.to(self.value))
         self.since.view(-1).index_fill_(0, at, min(epoch + 1, 255))
+
+    def fill(self, values: Tensor, entries: Tensor, epoch: int) -> None:
+        """Guess the `entries` [N, C] bool of all rows, and nothing else, whatever was guessed before."""
+        self.value.copy_(values.to(self.value).masked_fill_(~entries.to(self.value.device), 0.0))
+        self.since.copy_(entries.to(self.since) * min(epoch + 1, 255))
 
     def mark(self, index: Tensor, entries: Tensor, value: float, epoch: int) -> None:
         """Guess `value` for the `entries` [B, C] bool of the rows `index` [B], no row twice; others stay."""

@@ -69,6 +69,16 @@ def test_colour_operations_are_those_of_pillow(name: str, sign: float) -> None:
         assert (out[row] - expected)[:, 12:].abs().max() < 1.3
 
 
+@pytest.mark.parametrize("name", COLOUR)
+def test_the_second_operation_is_as_good_as_the_first(name: str) -> None:
+    """Each with its own sign."""
+    table = chosen("identity", name)
+    table[:, 3], table[:, 4] = 0.9, 0.1
+    alone = AUGMENTS["strong"](PIXELS, chosen(name, sign=-1.0), 48)
+    assert torch.equal(AUGMENTS["strong"](PIXELS, table, 48), alone)
+    assert not torch.allclose(alone, AUGMENTS["strong"](PIXELS, chosen("identity"), 48), atol=0.1)
+
+
 def test_equalize_makes_grey_levels_equally_frequent() -> None:
     torch.manual_seed(0)
     narrow = (100 + 15 * torch.randn(2, 3, 64, 64)).round().clamp(0, 255)

@@ -90,6 +90,16 @@ def test_killed_runs_end_like_uninterrupted_ones(tmp_path: Path, photos: Path, m
     kill_and_compare(tmp_path, photos, method, POINTS, seed=0)
 
 
+@pytest.mark.parametrize("time", [1, 2])
+def test_killed_while_labels_are_guessed(tmp_path: Path, photos: Path, time: int) -> None:
+    """em-apl predicts the training set before its second and its third epoch."""
+    assert run_child(recipe(photos, "em-apl", save_seconds=1e9), str(tmp_path / "whole")) == 0
+    often = recipe(photos, "em-apl", save_seconds=1e9)
+    assert run_child(often, str(tmp_path / "cut"), "labelling", time) == -signal.SIGKILL
+    assert run_child(often, str(tmp_path / "cut")) == 0
+    assert final_state(tmp_path / "cut") == final_state(tmp_path / "whole")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(set(every_method()) - set(METHODS)))
 def test_every_other_method_too(tmp_path: Path, photos: Path, method: str) -> None:

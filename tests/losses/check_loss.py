@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pluralis.losses import pointwise
+from pluralis.losses import pointwise, rowwise, selection_one
 
 HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -23,7 +23,8 @@ class Spec:
     selects by comparing, is computed from `frozen`, so that a derivative by `z` leaves it alone.
 
     `detached`: something is held constant. `whole`: an entry has no loss of its own; `reference` gives the value for
-    the batch, and there is no other reduction. `over_known`: the mean runs over known entries, not all. `pull`: the
+    the batch, and there is no other reduction. `rows`: it is a row that has a loss, in `reference` and for "none".
+    `over_known`: the mean runs over known entries, not all. `pull`: the
     derivative of a positive with a logit of −1e4; `fades`: the formula itself takes it away. `coupled`: the mean of the
     parts of a batch is not the mean of the batch. `soft`: known labels have targets inside (0, 1), so that a large
     logit is pulled back.
@@ -34,6 +35,7 @@ class Spec:
     reference: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
     detached: bool = False
     whole: bool = False
+    rows: bool = False
     over_known: bool = False
     pull: float = -1.0
     fades: bool = False
@@ -96,9 +98,13 @@ def _matches_the_formula(spec: Spec) -> None:
 
 def _slopes(spec: Spec, z: np.ndarray, y: np.ndarray) -> np.ndarray:
     """A complex step of 1e-30 gives the derivative to the last digit, without the cancellation of a difference."""
-    if not spec.whole:
+    if not spec.whole and not spec.rows:
         return spec.reference(z + 1e-30j, y, z).imag / 1e-30
     slopes = np.empty_like(z)
+    if spec.rows:
+        for column in range(z.shape[1]):
+            slopes[:, column] = spec.reference(z + 1e-30j * (np.arange(z.shape[1]) == column), y, z).imag / 1e-30
+        return slopes
     for at in np.ndindex(z.shape):
         moved = z.astype(complex)
         moved[at] += 1e-30j
@@ -195,7 +201,7 @@ def _reductions_agree(spec: Spec) -> None:
     mean, mean_slope = gradient(spec.loss, logits, labels, reduction="mean")
     total, sum_slope = gradient(spec.loss, logits, labels, reduction="sum")
     each, each_slope = gradient(spec.loss, logits, labels, reduction="none")
-    assert each.shape == logits.shape
+    assert each.shape == (logits.shape[:1] if spec.rows else logits.shape)
     torch.testing.assert_close(each.sum(), total, rtol=1e-13, atol=0)
     torch.testing.assert_close(mean * count, total, rtol=1e-13, atol=0)
     torch.testing.assert_close(each_slope, sum_slope, rtol=0, atol=0)
@@ -209,8 +215,11 @@ def _blocks_make_no_difference(spec: Spec) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pointwise, "ENTRIES_PER_BLOCK", 30)
             patch.setattr(pointwise, "ENTRIES_SHARED", 40)
+            patch.setattr(rowwise, "ENTRIES_PER_BLOCK", 30)
+            patch.setattr(selection_one, "TOGETHER", 100)
             for few in (0, 1000):  # the ways of many threads and of few
                 patch.setattr(pointwise, "FEW_THREADS", few)
+                patch.setattr(rowwise, "FEW_THREADS", few)
                 parts, parts_slope = gradient(spec.loss, logits, labels, **options)
                 torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-16)
                 torch.testing.assert_close(parts_slope, whole_slope, rtol=1e-13, atol=1e-16)

@@ -114,17 +114,18 @@ def csl(z, y, frozen, gammas, likely, common=None):
     return by_label(y, (1 - p) ** gammas[0] * up(z), p ** gammas[1] * down(z), unknown)
 
 
-def pu(z, y, frozen, prior, bounded):
-    """Class by class, with the means written out."""
+def pu(z, y, frozen, prior, bounded, written=None):
+    """Class by class, with the means written out; `written` is the share of all images that has the label."""
     total = 0
     for c in range(y.shape[1]):
         positive = y[:, c] > 0
         n = len(y)
         first = second = second_frozen = 0
         if positive.any():
-            first = prior * up(z[positive, c]).mean()
-            second = prior * down(z[positive, c]).mean()
-            second_frozen = prior * down(frozen[positive, c]).mean()
+            expected = positive.sum() if written is None else n * written
+            first = prior * up(z[positive, c]).sum() / expected
+            second = prior * down(z[positive, c]).sum() / expected
+            second_frozen = prior * down(frozen[positive, c]).sum() / expected
         open_rows = y[:, c] >= 0
         absent = down(z[~open_rows, c]).sum() / n
         rest = down(z[open_rows, c]).sum() / n - second
@@ -143,3 +144,24 @@ def gr(z, y, frozen, w, b, mu, sigma, q1, q2, q3):
     v = np.exp(-((constant - mu) ** 2) / (2 * sigma**2))
     unknown = v * (k * robust(-up(z), q2) + (1 - k) * robust(-down(z), q3))
     return by_label(y, robust(-up(z), q1), robust(-down(z), q3), unknown)
+
+
+def pick(z, y, frozen, a=1.0, absent=False):
+    """[N] from the distribution of the number m of hidden present labels: Σ P(m)·a/(m + a)."""
+    losses = np.zeros(len(y), z.dtype)
+    for n in range(len(y)):
+        written, unknown = (y[n] > 0).any(), y[n] == 0
+        p, count = sigmoid(z[n]), np.ones(1, z.dtype)
+        for value in p[unknown] if written else []:
+            count = np.convolve(count, [1 - value, value])
+        integral = (count * a / (np.arange(len(count)) + a)).sum()
+        losses[n] = up(z[n][y[n] > 0]).sum() + down(z[n][y[n] < 0]).sum() - np.log(integral)
+        if absent and not written:
+            losses[n] += down(z[n][unknown]).sum()
+    return losses
+
+
+def written_at_a_rate(z, y, frozen, rate, absent=False):
+    """[N]"""
+    looked = (y > 0).any(1, keepdims=True) | absent
+    return by_label(y, up(z), down(z), np.where(looked, -np.log(1 - rate * sigmoid(z)), 0 * z)).sum(1)

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from pluralis.labels import Labels
 from pluralis.losses import Framework, functional
+from pluralis.method import Batch, Clock, Setup
+from pluralis.methods.em_apl import EmApl
+from pluralis.methods.en import ExpectedNegatives
 from tests.losses import references
 from tests.losses.check_loss import HALF_AND_SINGLE, example, gradient
 from tests.losses.test_identities import same
@@ -56,6 +60,47 @@ def test_asymmetric_pseudo_labels_by_hand():
     np.testing.assert_allclose(value.item(), reference(z, z).mean(), rtol=1e-12)
     slopes = reference(z + 1e-30j, z).imag / 1e-30
     np.testing.assert_allclose(slope.numpy(), slopes / y.size, rtol=1e-12, atol=1e-16)
+
+
+def ranked(seed=0):
+    """Logits whose probabilities are multiples of 1/128, no two alike in a class, and labels of all three kinds."""
+    g = torch.Generator().manual_seed(seed)
+    p = torch.stack([torch.randperm(127, generator=g)[:60] + 1 for _ in range(5)], 1) / 128  # exact in half precision
+    dense = torch.randint(-2, 3, (60, 5), generator=g).clamp_(-1, 1).mul_(torch.rand(60, 5, generator=g) < 0.5)
+    return p.logit(), dense.to(torch.int8)
+
+
+def line(logits, chosen):
+    """The threshold [C] of each class that a ranking amounts to; below all where it chose none."""
+    return torch.where(chosen, logits.sigmoid(), -1.0).amax(0)
+
+
+def test_expected_negatives_are_those_of_the_method():
+    """A ranking that takes the lowest predictions is a threshold for each class."""
+    logits, dense = ranked()
+    method = ExpectedNegatives(Setup(torch.nn.Identity, 5, Labels.from_dense(dense.numpy())), k=2.5)
+    method.score.copy_(logits.sigmoid())
+    method.start_epoch(Clock(epoch=1, epochs=2), lambda: logits)
+    assert 0 < method.figures()["expected negatives"] < (dense == 0).sum()
+    leaf = logits.clone().requires_grad_()
+    loss = method(Batch((leaf,), dense, torch.arange(60)), Clock(epoch=1, epochs=2))["loss"]
+    value, slope = gradient(Framework.en(tau=line(logits, method.negative)), logits, dense)
+    torch.testing.assert_close(loss, value)
+    torch.testing.assert_close(torch.autograd.grad(loss, leaf)[0], slope)
+
+
+def test_asymmetric_pseudo_labels_are_those_of_the_method():
+    logits, dense = ranked(seed=1)
+    setup = Setup(torch.nn.Identity, 5, Labels.from_dense(dense.numpy()))
+    method = EmApl(setup, alpha=0.2, beta=0.7, theta=0.6, warmup=0)
+    method.start_epoch(Clock(epochs=1), lambda: logits)
+    chosen = method.guesses.since != 0
+    assert 0 < chosen.sum() < (dense == 0).sum()
+    leaf = logits.clone().requires_grad_()
+    loss = method(Batch((leaf,), dense, torch.arange(60)), Clock(epochs=1))["loss"]
+    value, slope = gradient(Framework.em(alpha=0.2, beta=0.7, tau=line(logits, chosen)), logits, dense)
+    torch.testing.assert_close(loss, value, rtol=1e-5, atol=0)
+    torch.testing.assert_close(torch.autograd.grad(loss, leaf)[0], slope, rtol=1e-4, atol=1e-8)
 
 
 def test_parts_can_be_exchanged():

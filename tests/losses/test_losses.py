@@ -54,6 +54,16 @@ def splc_spec(name: str, released: bool = False, **params: object) -> Spec:
     return Spec(name, loss, partial(references.splc, **full, released=released))
 
 
+def pick_spec(name: str, a: float = 1.0, absent: bool = False) -> Spec:
+    loss = partial(functional.selection, a=a, unlabelled="absent" if absent else "skip")
+    return Spec(name, loss, partial(references.pick, a=a, absent=absent), rows=True)
+
+
+def rate_spec(name: str, rate: float, absent: bool = False) -> Spec:
+    loss = partial(functional.selection, mechanism="rate", rate=rate, unlabelled="absent" if absent else "skip")
+    return Spec(name, loss, partial(references.written_at_a_rate, rate=rate, absent=absent), rows=True)
+
+
 SPECS = [
     Spec("bce", functional.bce, references.bce, over_known=True, coupled=True),
     Spec("an", functional.an, references.an),
@@ -113,6 +123,28 @@ SPECS = [
         coupled=True,
         pull=-1.8,
     ),
+    Spec(
+        "upu, known share",
+        partial(functional.upu, prior=0.4, written=0.25),
+        partial(references.pu, prior=0.4, bounded=False, written=0.25),
+        whole=True,
+        pull=-1.6,
+    ),
+    Spec(
+        "nnpu, known share",
+        partial(functional.nnpu, prior=0.6, written=0.25),
+        partial(references.pu, prior=0.6, bounded=True, written=0.25),
+        whole=True,
+        coupled=True,
+        pull=-2.4,
+    ),
+    pick_spec("selection"),
+    pick_spec("selection, looked", absent=True),
+    pick_spec("selection, towards absent", a=0.3),
+    pick_spec("selection, towards unknown", a=3.5, absent=True),
+    rate_spec("selection, rate", rate=0.4),
+    rate_spec("selection, rate and looked", rate=0.9, absent=True),
+    rate_spec("selection, every label", rate=1.0, absent=True),
 ]
 
 
@@ -134,7 +166,7 @@ def compiled_agrees(spec: Spec, backend: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-CAPTURED = ("em", "gr", "asl", "ll-ct", "csl", "nnpu")
+CAPTURED = ("em", "gr", "asl", "ll-ct", "csl", "nnpu", "selection", "selection, rate")
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if s.name in CAPTURED], ids=lambda s: s.name)

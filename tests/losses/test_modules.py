@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from pluralis.engine import fit
 from pluralis.errors import LabelError, RecipeError
 from pluralis.labels import Labels
 from pluralis.losses import LOSSES, create_loss, functional
@@ -16,6 +18,7 @@ from pluralis.method import Setup
 from pluralis.methods import create_method
 from pluralis.models import create_model
 from tests.losses.check_loss import example, gradient
+from tests.toys import plan, scenes
 
 LABELS = Labels.from_lists([[0], [0], [1], [0]], 3)
 
@@ -33,15 +36,33 @@ def test_modules_are_the_functions_with_schedules():
     late = create_loss("splc", variant="released")(logits, labels, epoch=1)
     assert late == functional.splc(logits, labels, variant="released")
     common = torch.tensor([False, True, False, True, False, False, False])
-    csl = create_loss("csl", likely=1, prior=[0.01, 0.2, 0.05, 0.9, 0.0, 0.01, 0.01])
+    csl = create_loss("csl", likely=1, prior=[0.01, 0.06, 0.05, 0.2, 0.0, 0.01, 0.01])
     assert csl(logits, labels) == functional.csl(logits, labels, likely=1, common=common)
+    many, kinds = example(6, 80)
+    csl = create_loss("csl", prior=[0.06 if c % 9 == 0 else 0.04 for c in range(80)])
+    assert csl(many, kinds) == functional.csl(many, kinds, likely=5, common=torch.arange(80) % 9 == 0)
 
 
 @pytest.mark.parametrize("name", [n for n in LOSSES if n not in ("upu", "nnpu")])
 def test_defaults_of_module_and_function_are_the_same(name):
     logits, labels = example()
     function = getattr(functional, name.replace("-", "_"))
-    assert create_loss(name)(logits, labels) == function(logits, labels, **{"correct": False} if name == "splc" else {})
+    few = {"splc": {"correct": False}, "csl": {"likely": 1}}  # of seven classes
+    assert create_loss(name)(logits, labels) == function(logits, labels, **few.get(name, {}))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 6, 10, 20])
+def test_csl_of_few_classes_learns_from_unknown_labels(classes):
+    """Published for many: five of an image's labels and every class above 5 % would be all there is."""
+    rows = 8 * classes
+    labels = Labels.from_lists([[row % classes] for row in range(rows)] + [[0]] * 2 * rows, classes)
+    loss = create_loss("csl")
+    loss.start(labels)
+    dense = torch.from_numpy(labels.dense())
+    _, slope = gradient(loss, torch.randn(dense.shape, generator=torch.Generator().manual_seed(0)), dense)
+    counted = ((slope != 0) & (dense == 0)).sum(0) / (dense == 0).sum(0)
+    assert (counted[1:] >= 0.6).all()
+    assert counted[0] == 0 or classes == 2  # it alone is common, except where a class of two can hardly be
 
 
 def test_modules_describe_themselves():
@@ -55,7 +76,7 @@ def test_modules_describe_themselves():
         assert loss.start_bias in ("zero", "log-odds")
         assert repr(create_loss(name)).startswith(loss.__name__ + "(")
     coupled = {name for name, loss in LOSSES.items() if loss.batch_coupled}
-    assert coupled == {"bce", "epr", "ll-r", "ll-ct", "csl", "upu", "nnpu"}
+    assert coupled == {"bce", "epr", "ll-r", "ll-ct", "csl", "nnpu"}
 
 
 def test_released_gr():
@@ -141,8 +162,39 @@ def test_priors_are_kept_in_the_state(name):
     fresh = create_method(name, Setup(setup.make_net, 3), {"k": 1.2})
     assert not fresh.load_state_dict(trained.state_dict()).missing_keys
     assert fresh.loss.class_prior.tolist() == pytest.approx([0.9, 0.3, 0.0])
+    if name != "csl":
+        assert fresh.loss.written.tolist() == [0.75, 0.25, 0.25]  # a class that was never written: as if once
     logits, labels = torch.randn(4, 3), torch.from_numpy(LABELS.dense())
     assert trained.loss(logits, labels) == fresh.loss(logits, labels)
+
+
+@pytest.mark.parametrize(("name", "size"), [("upu", 1), ("upu", 8), ("upu", 40), ("nnpu", 8), ("nnpu", 40)])
+def test_positives_weigh_their_prior_in_batches_of_any_size(name, size):
+    """The mean over the batches of an epoch is the risk of the whole set, also for a class in a twentieth of it."""
+    dense = torch.zeros(200, 2, dtype=torch.int8)
+    dense[::20, 0] = 1
+    dense[1::2, 1] = 1
+    dense[2, 0] = -1
+    loss = create_loss(name, prior=[0.075, 0.5])
+    loss.start(Labels.from_dense(dense.numpy()))
+    g = torch.Generator().manual_seed(0)
+    z = (3 * torch.rand(200, 2, generator=g, dtype=torch.float64)).masked_fill_(dense > 0, -4.0)  # no maximum is met
+    whole, slope = gradient(loss, z, dense)
+    p = z.sigmoid().numpy()
+    expected = 0.0
+    for c, prior in enumerate((0.075, 0.5)):
+        present = dense[:, c].numpy() > 0
+        expected += prior * (-np.log(p[present, c]) + np.log(1 - p[present, c])).mean() - np.log(1 - p[:, c]).mean()
+    assert whole.item() == pytest.approx(expected / 2, rel=1e-6)
+    parts, slopes, order = [], torch.zeros_like(z), torch.randperm(200, generator=g)
+    for rows in order.split(size):
+        value, slopes[rows] = gradient(loss, z[rows], dense[rows])
+        parts.append(value)
+    assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), rel=1e-6)
+    torch.testing.assert_close(slopes * size / 200, slope, rtol=1e-6, atol=1e-12)
+    unstarted = create_loss(name, prior=[0.075, 0.5])
+    batches = [unstarted(z[rows], dense[rows]) for rows in order.split(size)]
+    assert torch.stack(batches).mean() < 0.99 * whole, "the share of the batch forgets the batches without positives"
 
 
 def test_priors_that_are_given():
@@ -178,6 +230,7 @@ def test_priors_that_are_given():
         ("gr", {"variant": "code"}, "loss gr: variant.*paper, released"),
         ("gr", {"trainable": "gamma"}, "none, beta, alpha, both"),
         ("gr", {"pseudo": 1}, "true or false"),
+        ("gr", {"lr_factor": -1.0}, "loss gr: lr_factor"),
         ("wan", {"weight": 0.1}, "there are none"),
         ("dw", {"weight": -1}, "loss dw: weight"),
         ("an-ls", {"epsilon": 1.0}, "loss an-ls: epsilon.*below 1"),
@@ -231,6 +284,21 @@ def test_bad_inputs_are_named():
     for name in ("epr", "partial_bce", "ll_r", "ll_ct", "csl"):
         with pytest.raises(LabelError, match="a row for each image"):
             getattr(functional, name)(torch.zeros(3), torch.zeros(3))
+    for wrong in ({"alpha": -6.0}, {"beta": -1.0}, {"gamma": -1}):  # weights that would turn labels around
+        with pytest.raises(RecipeError, match=f"loss partial-bce: {next(iter(wrong))}"):
+            functional.partial_bce(torch.zeros(2, 3), torch.ones(2, 3), **wrong)
     for loss in (functional.upu, functional.nnpu):
         with pytest.raises(LabelError, match=r"\(2, 3\).*\(2, 4\)"):
             loss(torch.zeros(2, 3), torch.zeros(2, 4), 0.1)
+
+
+def test_trainable_parameters_have_a_rate_of_their_own():
+    data, moved = scenes(16), []
+    for factor in (1.0, 100.0):
+        torch.manual_seed(0)
+        setup = Setup(lambda: create_model("tiny", 10), 10, data.labels)
+        method = create_method("gr", setup, {"trainable": "both", "lr_factor": factor})
+        start = method.loss.beta.detach().clone()
+        fit(method, data, plan(epochs=2, lr=1e-5, schedule="constant", weight_decay=0.5))
+        moved.append(float((method.loss.beta.detach() - start).norm()))
+    assert moved[1] > 50 * moved[0] > 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,12 +15,13 @@ from pluralis.data.loader import Loader
 from pluralis.engine import fit
 from pluralis.errors import Interrupted
 from pluralis.evaluate import predict
+from pluralis.labels import Labels
 from pluralis.method import Batch, Clock, Method, Setup
 from pluralis.methods import create_method, start_bias_of, start_heads
 from pluralis.models import create_model
 from pluralis.seeding import derive
 from pluralis.stage import Stage
-from tests.toys import scenes
+from tests.toys import SIZE, scenes
 
 ROWS = 36
 ACTIVE: dict[str, dict[str, Any]] = {
@@ -31,6 +34,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "ll-ct": {"delta": 0.05},
     "ll-cp": {"delta": 0.05},
     "lac": {"queue": 24, "warmup": 1, "delta": 0.5, "dim": 8},
+    "relabel": {"views": "standard"},
     "role": {"linear_epochs": 1},
 }
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {"lac": ("label-decoder", {"dim": 16})}
@@ -50,6 +54,7 @@ def build(name: str, data: Loader, seed: int = 0, more: dict[str, Any] | None = 
 
 
 def check_method(name: str, folder: Path) -> None:
+    _labels_that_say_little(name)
     data = scenes(ROWS)
     before = data.labels.dense().copy()
     _one_epoch_lowers_the_loss(name, data)
@@ -67,6 +72,18 @@ def check_method(name: str, folder: Path) -> None:
         found = fit(again, data, PLAN, seed=3, store=Store(place))
         assert state_hash(again.state_dict()) == state_hash(whole.state_dict()), f"{name} resumed at step {stop}"
         assert found.history == expected.history
+
+
+def _labels_that_say_little(name: str) -> None:
+    """Nothing known at all, everything absent, everything present: no number is lost, whatever it is worth."""
+    pictures = scenes(6).images
+    for value in (0, -1, 1):
+        labels = Labels.from_dense(np.full((6, 10), value))
+        data = Loader(pictures, labels, size=SIZE)
+        method = build(name, data)
+        result = fit(method, data, Stage(epochs=2, batch_size=3, lr=1e-3, warmup=0, augment="none"))
+        assert all(math.isfinite(v) for epoch in result.history for v in epoch.values()), (name, value)
+        assert predict(method, data).isfinite().all()
 
 
 def _after(steps: int) -> Any:

@@ -57,6 +57,7 @@ def test_the_first_epoch_assumes_negative() -> None:
     method.start_epoch(Clock(epochs=2), never)
     expected = functional.an(batch.views[0], batch.labels)
     torch.testing.assert_close(method(batch, Clock(epochs=2))["loss"], expected)
+    assert method.figures() == {"expected negatives": (DENSE == 0).sum()}, "all unknown labels are, and so it is told"
 
 
 def test_averages_negatives_and_loss_over_three_epochs() -> None:

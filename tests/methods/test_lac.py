@@ -69,54 +69,88 @@ def embeddings(method: LAC, view: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return z / np.sqrt((z**2).sum(-1, keepdims=True)), p
 
 
-def loops(method: LAC, given: Batch, delta: float, past: list[tuple[np.ndarray, int]]) -> dict[str, float]:
-    """Eqs. 2, 4 and 7 on the scale 1/C, one entry after the other."""
+Embedding = tuple[np.ndarray, int]
+TAU = 0.3
+
+
+def loops(
+    method: LAC, given: Batch, delta: float, past: list[Embedding], released: bool = False
+) -> tuple[dict[str, float], list[Embedding]]:
+    """Eqs. 2, 4 and 7 on the scale 1/C, or the released forms, one entry after the other; and what is to be queued."""
     (zw, pw), (zs, ps) = (embeddings(method, view) for view in given.views)
     labels = given.labels.numpy()
     n, c = labels.shape
     an = plc = 0.0
-    anchors: list[tuple[np.ndarray, int]] = []
+    pseudo = 0
+    weak: list[Embedding] = []
+    strong: list[Embedding] = []
     for i in range(n):
         for j in range(c):
             an -= np.log(pw[i, j] if labels[i, j] == 1 else 1 - pw[i, j])
-            if labels[i, j] == 0 and pw[i, j] >= delta:
-                plc -= np.log(ps[i, j])
+            up = labels[i, j] == 0 and pw[i, j] >= delta
+            if up or (released and labels[i, j] == 1):
+                plc, pseudo = plc - np.log(ps[i, j]), pseudo + 1
             if labels[i, j] == 0 and pw[i, j] <= 1 - delta:
-                plc -= np.log(1 - ps[i, j])
-            if labels[i, j] == 1 or (labels[i, j] == 0 and pw[i, j] >= delta):
-                anchors += [(zw[i, j], j), (zs[i, j], j)]
-    every, contrast = anchors + past, 0.0
+                plc, pseudo = plc - np.log(1 - ps[i, j]), pseudo + 1
+            if up or labels[i, j] == 1:
+                weak.append((zw[i, j], j))
+                strong.append((zs[i, j], j))
+    anchors = weak + strong
+    every, by_anchor = anchors + past, []
     for k, (z, kind) in enumerate(anchors):
-        below = sum(np.exp(z @ other / method.temperature) for other, its in every if its != kind)
-        for k2, (other, its) in enumerate(every):
-            if its == kind and k2 != k and below:
-                contrast -= np.log(np.exp(z @ other / method.temperature) / below)
-    return {"an": an / (n * c), "plc": plc / (n * c), "lac": contrast / (2 * n * c) / c}
+        others = [(other, its) for k2, (other, its) in enumerate(every) if k2 != k]
+        below = sum(np.exp(z @ other / TAU) for other, its in others if released or its != kind)
+        terms = [-np.log(np.exp(z @ other / TAU) / below) for other, its in others if its == kind]
+        by_anchor.append(np.mean(terms) if released else np.sum(terms))
+    contrast = np.mean(by_anchor) if released else np.sum(by_anchor) / (2 * n * c) / c
+    divided = plc / pseudo if released else plc / (n * c)
+    return {"an": an / (n * c), "plc": divided, "lac": float(contrast)}, anchors if released else weak
 
 
-def test_all_terms_are_those_of_the_paper() -> None:
-    method = lac(delta_main=0.55).eval()
-    queue: list[tuple[np.ndarray, int]] = []
-    with torch.no_grad():  # a class just below the threshold, one just above it, and one in the middle
+def undecided(**params: Any) -> LAC:
+    """In evaluation mode, with classes below, about and above a threshold of 0.55."""
+    method = lac(**params).eval()
+    with torch.no_grad():
         bias: Any = method.net.head.bias
         bias += torch.tensor([0.35, -1.0, 0.0, 0.15, 1.0]) - method.predict(batch().views[0]).mean(0)
+    return method
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_all_terms_are_those_of_the_formulas(variant: str) -> None:
+    released = variant == "released"
+    method = undecided(delta=0.7, delta_main=0.55, temperature=TAU, variant=variant)
+    queue: list[Embedding] = []
     for step in range(3):
         given = batch(seed=step)
         terms = method(given, MAIN)
-        for name, value in loops(method, given, 0.55, queue).items():
+        expected, active = loops(method, given, 0.55, queue, released)
+        for name, value in expected.items():
             assert value != 0, name
             assert terms[name].item() == pytest.approx(value, rel=2e-5), (step, name)
         method.after_step(MAIN)
-        z, p = embeddings(method, given.views[0])
-        assert 0 < np.sum((p >= 0.55) & (given.labels.numpy() == 0)) < 24
-        queue += [
-            (z[i, j], j)
-            for i, j in np.ndindex(*p.shape)
-            if given.labels[i, j] == 1 or (given.labels[i, j] == 0 and p[i, j] >= 0.55)
-        ]
-        queue = queue[-32:]
+        assert 6 < len(active) / (2 if released else 1) < 24
+        queue = (queue + active)[-64 if released else -32 :]
         assert int((method.queue.classes >= 0).sum()) == len(queue)
         assert sorted(method.queue.classes[method.queue.classes >= 0].tolist()) == sorted(j for _, j in queue)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_each_stage_has_its_own_threshold(variant: str) -> None:
+    released = variant == "released"
+    for params, clock, delta in (
+        ({}, Clock(stage=0), 0.52),
+        ({}, MAIN, 0.6),
+        ({"end_to_end": True}, Clock(stage=0), 0.6),
+        ({"lambda_lac": 0.0}, Clock(stage=0), 0.52),
+    ):
+        method = undecided(delta=0.52, delta_main=0.6, temperature=TAU, variant=variant, **params)
+        terms = method(batch(), clock)
+        expected, _ = loops(method, batch(), delta, [], released)
+        other, _ = loops(method, batch(), 1.12 - delta, [], released)
+        for name, term in terms.items():
+            assert term.item() == pytest.approx(expected[name], rel=2e-5), name
+            assert name == "an" or abs(other[name] / expected[name] - 1) > 1e-3
 
 
 def test_weights_scale_their_terms_and_the_first_stage_has_no_contrast() -> None:
@@ -133,6 +167,10 @@ def test_stages() -> None:
     user = plan(epochs=7, lr=0.5)
     assert lac().stages(user) == [user, user]
     assert [s.epochs for s in lac(warmup=2).stages(user)] == [2, 7]
+    rising = lac(warmup=2).stages(plan(epochs=40, warmup=8.0))
+    assert [s.warmup for s in rising] == [0.4, 8.0], "a stage of 2 epochs would never reach its rate"
+    drawn = lac(warmup=2).stages(plan(epochs=5, schedule_epochs=80, warmup=16.0))
+    assert [(s.warmup, s.schedule_epochs) for s in drawn] == [(0.4, 0), (16.0, 80)]
     assert lac(end_to_end=True).stages(user) == lac(lambda_lac=0.0).stages(user) == [user]
 
 

@@ -17,7 +17,7 @@ from pluralis.labels import Labels
 from pluralis.losses import functional
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods import create_method
-from pluralis.methods.large_loss import LargeLossCp, largest
+from pluralis.methods.large_loss import LargeLossCp
 from pluralis.models import create_model
 from tests.test_engine import stopped_at
 from tests.toys import plan, scenes
@@ -79,7 +79,19 @@ def test_where_fewer_are_unknown_fewer_are_corrected() -> None:
         loss = method(batch, Clock(epoch=epoch, epochs=3))["loss"]
         assert loss.isfinite()
         assert torch.equal(method.corrected.since != 0, batch.labels == 0)
-    assert not largest(torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool), 2).any()
+    complete = Batch((torch.zeros(1, CLASSES),), torch.ones(1, CLASSES, dtype=torch.int8), torch.tensor([0]))
+    known = bare(1.0)
+    known(complete, Clock(epoch=1, epochs=2))
+    assert not known.corrected.since.any()
+
+
+@pytest.mark.parametrize(("delta", "entries", "corrected"), [(0.07, 100, 7), (0.14, 50, 7), (0.07, 101, 8)])
+def test_rounding_corrects_no_label_more(delta: float, entries: int, corrected: int) -> None:
+    """0.07·100 is 7.000000000000001 to a machine, and still 7."""
+    labels = Labels.from_lists([[]], entries)
+    method = LargeLossCp(Setup(nn.Identity, entries, labels), delta)  # type: ignore[arg-type]
+    method(Batch((torch.randn(1, entries),), torch.zeros(1, entries), torch.tensor([0])), Clock(epoch=1, epochs=2))
+    assert method.figures() == {"corrected labels": corrected}
 
 
 def test_a_stand_in_row_of_weight_zero_is_not_corrected() -> None:

@@ -20,6 +20,7 @@ from pluralis.method import Batch, Clock, Setup
 from pluralis.methods import create_method
 from pluralis.methods.pu_mlc import PUMLC, VPU, auto_gamma, draw_beta, published_gamma
 from pluralis.models import create_model
+from pluralis.models.lgconv import GlobalBranch
 from tests.toys import plan, scenes
 
 SEED = 9  # gives a μ that mixes: Beta(0.3, 0.3) is mostly near 0 or 1
@@ -100,6 +101,26 @@ def test_vpu_anchors_known_positives_at_one() -> None:
     torch.testing.assert_close(terms_of(method, batch)["mixup"], gap.square().mean(), rtol=1e-4, atol=1e-7)
 
 
+def test_parameters_of_mixup_reach_it() -> None:
+    """δ is that of the draw, and the λ of vPU is its own."""
+    batch = batch_of(4)
+    method = build(gamma=0.4, delta=4.0)
+    found = terms_of(method, batch)["mixup"]
+    z, x = method.predict(batch.views[0]), batch.views[0].float()
+    pairs = (torch.tensor([0, 1]), torch.tensor([2, 3]))
+    values = []
+    for delta in (4.0, 0.3):
+        torch.manual_seed(SEED)
+        mu = draw_beta(delta)
+        mixed = method.predict(mu * x[:2] + (1 - mu) * x[2:])
+        values.append(mixup(z, batch.labels, mixed, pairs, mu))
+    torch.testing.assert_close(found, values[0], rtol=1e-4, atol=1e-7)
+    assert abs(values[1] / values[0] - 1) > 0.01
+    plain, one = (terms_of(build("vpu", **more), batch)["mixup"].item() for more in ({}, {"lam": 1.0}))
+    assert plain == pytest.approx(0.03 * one, rel=1e-5)
+    assert one > 0
+
+
 def test_dropping_positives_turns_the_labels_around() -> None:
     batch = batch_of()
     method = build(gamma=0.4, drop="positives", absent="cross-entropy")
@@ -165,12 +186,14 @@ def test_published_gammas() -> None:
             published_gamma(*wrong)
 
 
-def test_gamma_follows_the_share_of_known_labels() -> None:
-    assert build().gamma == auto_gamma(LABELS) == 0.45  # 8 of 15
-    one_each = Labels.from_lists([[0], [1], [2]], 3)  # nothing absent: one of the k present ones is known
+def test_gamma_follows_the_share_of_written_positives() -> None:
+    assert build().gamma == auto_gamma(LABELS) == 0.05  # 6 of an expected 7.5 positives
+    one_each = Labels.from_lists([[0], [1], [2]], 3)
     assert build(labels=one_each).gamma == 0.15
     assert build(labels=one_each, k=2.9).gamma == 0.55
     assert build(labels=one_each, k=1).gamma == 0.01
+    with_absent = Labels.from_lists([[0], [1], [2]], 3, negatives=[[1], [], []])  # they are not learned from
+    assert build(labels=with_absent).gamma == 0.15
     assert build(gamma=0.123).gamma == 0.123
     assert build(labels=None).gamma == 0.0
 
@@ -205,6 +228,10 @@ def test_lgconv_needs_dense_convolutions() -> None:
     with pytest.raises(RecipeError, match="lgconv = false"):
         create_method("pu-mlc", setup, {"lgconv": True})
     assert any(".global_branch." in key for key in build(lgconv=True).state_dict())
+    for variant in ("paper", "released"):
+        branches = [m for m in build(lgconv=True, variant=variant).modules() if isinstance(m, GlobalBranch)]
+        assert branches
+        assert {branch.residual for branch in branches} == {variant == "released"}
 
 
 def test_draws_of_mu() -> None:

@@ -122,6 +122,9 @@ def test_linear_init_comes_first_with_a_frozen_backbone_and_carries_the_estimate
     first, second = method.stages(plan(epochs=1, schedule_epochs=7))
     assert (first.epochs, first.freeze, first.augment, first.schedule_epochs) == (2, -1, "none", 0)
     assert second == plan(epochs=1, schedule_epochs=7)
+    rising = method.stages(plan(epochs=40, warmup=8.0))
+    assert [stage.warmup for stage in rising] == [0.4, 8.0], "a stage of 2 epochs would never reach its rate"
+    assert method.stages(plan(epochs=5, schedule_epochs=80, warmup=16.0))[0].warmup == 0.4
     assert over_scenes(data.labels).stages(plan()) == [plan()]
 
     seen = {}

@@ -141,6 +141,19 @@ def test_dropout_acts_in_training_only(setting: dict[str, float]) -> None:
     assert torch.equal(head(features), head(features))
 
 
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_attention_is_without_dropout_and_leaves_the_mode(variant: str) -> None:
+    head, features = make(variant, attention_dropout=0.5), torch.randn(2, 8, 3, 3)
+    expected = head.attention(features)
+    assert not head.training
+    head.train()
+    assert torch.equal(head.attention(features), expected)
+    assert all(module.training for module in head.modules())
+    with pytest.raises(RuntimeError):
+        head.attention(torch.randn(2, 8, 3, 3, dtype=torch.complex64))
+    assert head.training, "also after a failure"
+
+
 def test_the_released_decoder_is_the_larger_one() -> None:
     head = LabelDecoder(16, 5, variant="released")
     block = 4 * (16 * 16 + 16) + (16 * 64 + 64 + 64 * 16 + 16) + 4 * 16

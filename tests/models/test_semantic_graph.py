@@ -75,6 +75,21 @@ def test_formula(steps: int) -> None:
     np.testing.assert_allclose(head(features).detach().numpy(), expected, rtol=1e-10)
 
 
+def test_pooling_comes_before_everything() -> None:
+    plain, pooled = head_of().eval(), head_of(pool=2).eval()
+    x = torch.randn(2, 6, 4, 6)
+    means = x.unflatten(3, (3, 2)).unflatten(2, (2, 2)).mean((3, 5))
+    torch.testing.assert_close(pooled(x), plain(means))
+    assert not torch.allclose(pooled(x), plain(x), atol=1e-4)
+    odd = torch.randn(2, 6, 5, 3)  # what is left at the border is averaged too
+    cells = [odd[:, :, i : i + 2, j : j + 2].mean((2, 3)) for i in (0, 2, 4) for j in (0, 2)]
+    torch.testing.assert_close(pooled(odd), plain(torch.stack(cells, -1).unflatten(-1, (3, 2))))
+    for one in (torch.randn(2, 6, 1, 1), torch.randn(2, 6)):
+        torch.testing.assert_close(pooled(one), plain(one))
+    with pytest.raises(RecipeError, match="pool is 0"):
+        head_of(pool=0)
+
+
 def test_messages_pass_between_classes_that_occur_together() -> None:
     head = head_of().eval()
     features = torch.randn(2, 6)
@@ -147,6 +162,22 @@ def test_a_name_of_its_own_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text("4 2\nt-shirt 1 2\nt 0 0\nshirt 0 0\n\n")  # with the header that some tools write
     assert read_word_vectors(str(path), ["T-shirt"], 2).tolist() == [[1, 2]]
+
+
+def test_vectors_that_were_never_read_are_missed(vectors: Path) -> None:
+    """Without them every class would look at the same place, in silence."""
+    head = head_of(word_vectors=str(vectors), word_dim=3).eval()
+    empty = head.state_dict()
+    with pytest.raises(RecipeError, match=r"glove\.txt were not read yet; call start\(labels\)"):
+        head(torch.randn(2, 6))
+    head.start(LABELS)
+    head(torch.randn(2, 6))
+    copied = head_of(word_vectors=str(vectors), word_dim=3).eval()
+    copied.load_state_dict({k: torch.zeros_like(v) if k == "words" else v for k, v in empty.items()})
+    with pytest.raises(RecipeError, match="not read yet"):
+        copied(torch.randn(2, 6))
+    copied.load_state_dict(head.state_dict())
+    copied(torch.randn(2, 6))
 
 
 def test_vectors_are_kept_with_the_weights(vectors: Path) -> None:

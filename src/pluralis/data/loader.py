@@ -138,6 +138,10 @@ class Loader:
         for index, pixels in self._stream(list(rows.split(batch_size))):
             yield index, pixels if pixels.dim() == 2 else resize(pixels, self.size)
 
+    def stored(self, batch_size: int, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(rows, pictures as they are stored), in the order of `rows`."""
+        return self._stream(list(rows.split(batch_size)))
+
     @staticmethod
     def _share(rows: Tensor) -> tuple[Tensor, float]:
         """This process's rows of a batch, and their weight; a process without rows takes one at weight 0."""

@@ -99,6 +99,7 @@ def load_split(part: DataPart, select: SelectPart) -> Split:
     test = load_source(replace(part, **{"test": {}, **part.test})) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
+        _refuse_overlap(source, test)
     return Split(train, held, test, truth)
 
 
@@ -137,6 +138,18 @@ def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
 def _labelled_rows(source: Source) -> np.ndarray:
     """The rows that have a label at all."""
     return np.setdiff1d(np.arange(len(source.labels)), source.labels.summary().empty_rows)
+
+
+def _refuse_overlap(source: Source, test: Source) -> None:
+    """Figures on pictures that were trained on would say nothing."""
+    if not isinstance(source.images, ImageFiles) or not isinstance(test.images, ImageFiles):
+        return
+    both = set(source.images.paths) & set(test.images.paths)
+    if both:
+        raise DataError(
+            f"{len(both)} of the {len(test.labels)} test images are among the training images, such as {min(both)}:"
+            " name other files or another split in data.test"
+        )
 
 
 def _refuse_unlabelled(source: Source) -> None:

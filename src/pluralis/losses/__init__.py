@@ -17,6 +17,7 @@ from pluralis.losses.framework import Framework
 from pluralis.losses.hill import SPLC, Hill
 from pluralis.losses.large_loss import LLR, LLCt
 from pluralis.losses.robust import GR
+from pluralis.losses.selection import Selection, estimate_rate, selection_posterior
 from pluralis.losses.unbiased_risk import NNPU, UPU
 
 __all__ = [
@@ -43,8 +44,11 @@ __all__ = [
     "LLCt",
     "Loss",
     "PartialBCE",
+    "Selection",
     "create_loss",
+    "estimate_rate",
     "functional",
+    "selection_posterior",
 ]
 
 LOSSES: dict[str, type[Loss]] = {
@@ -68,6 +72,7 @@ LOSSES: dict[str, type[Loss]] = {
     "csl": CSL,
     "upu": UPU,
     "nnpu": NNPU,
+    "selection": Selection,
 }
 
 

@@ -40,13 +40,15 @@ def partial_bce(
     """Partial-BCE: cross-entropy of the known labels, each image weighed by how much of it is known.
 
     L = −(1/NC) Σ_n g(x_n) Σ_c [1(y=1) log p + 1(y=−1) log(1−p)], g(x) = α x^γ + β, x_n = known share of image n.
-    Durand et al., CVPR 2019, whose α, β make g(0.1) = 5 and g(1) = 1. Absent labels are a part of it.
+    Durand et al., CVPR 2019, whose α, β make g(0.1) = 5 and g(1) = 1. Absent labels are a part of it. No weight may be
+    negative, which would turn labels around: β ≥ 0, α + β ≥ 0, γ ≥ 0.
 
     >>> z = torch.zeros(1, 2)
     >>> partial_bce(z, torch.tensor([[1, 0]]), alpha=-1.0, beta=3.0, reduction="none")
     tensor([[1.7329, 0.0000]])
     """
     check_batch(logits, labels, reduction)
+    _check_weights(alpha, beta, gamma)
     known = signs(labels)
     dtype = torch.promote_types(logits.dtype, torch.float32)
     share = known.to(dtype).abs_().sum(1) / max(known.shape[1], 1)
@@ -81,17 +83,23 @@ class PartialBCE(Loss):
 
     def __init__(self, alpha: float = -4.45, beta: float = 5.45, gamma: float = 1.0) -> None:
         super().__init__()
-        self.alpha = number("loss partial-bce", "alpha", alpha)
-        self.beta = number("loss partial-bce", "beta", beta, low=0.0)
-        self.gamma = number("loss partial-bce", "gamma", gamma, low=0.0)
-        if self.alpha + self.beta < 0:
-            raise RecipeError(
-                f"loss partial-bce: alpha + beta is {self.alpha + self.beta:g}, a negative weight for an image "
-                "whose labels are all known; give a sum of at least 0"
-            )
+        _check_weights(alpha, beta, gamma)
+        self.alpha, self.beta, self.gamma = float(alpha), float(beta), float(gamma)
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         return partial_bce(logits, labels, self.alpha, self.beta, self.gamma)
+
+
+def _check_weights(alpha: float, beta: float, gamma: float) -> None:
+    """Raise unless α x^γ + β ≥ 0 for every x from 0 to 1."""
+    number("loss partial-bce", "alpha", alpha)
+    number("loss partial-bce", "beta", beta, low=0.0)
+    number("loss partial-bce", "gamma", gamma, low=0.0)
+    if alpha + beta < 0:
+        raise RecipeError(
+            f"loss partial-bce: alpha + beta is {alpha + beta:g}, a negative weight for an image whose labels are all "
+            "known; give a sum of at least 0"
+        )
 
 
 def _weighted(z: Tensor, y: Tensor, slope: bool) -> tuple[Tensor, Tensor | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from pluralis.losses.kernels import LOG2E, check_batch, log_sigmoid, signs
@@ -33,7 +34,6 @@ def csl(
     Ben-Baruch et al., CVPR 2022, who take the sum. A common class without verified absent labels is learnt from its
     positives alone, as published.
 
-    >>> import torch
     >>> z = torch.tensor([[0.0, 0.0, 2.0]])
     >>> csl(z, torch.tensor([[1, 0, 0]]), likely=1, reduction="none")
     tensor([[0.6931, 0.1733, 0.0000]])
@@ -56,7 +56,10 @@ class CSL(PriorLoss):
     or one for each class; the paper takes it from a model that was trained without unknown labels. Without it the
     observed frequencies, scaled to `k` labels an image; where there are no training labels either, no class is common.
 
-    >>> import torch
+    The defaults are the paper's, for data with many classes; with few they would leave every unknown label out. So
+    `likely` is never more than a quarter of the classes, and where the mean prior is above `max_prior`, so that a class
+    like any other would be common, twice that mean takes its place (one prior for all then makes none common).
+
     >>> CSL(likely=0, prior=0.0)(torch.zeros(1, 2), torch.tensor([[1, 0]]))
     tensor(0.4332)
     """
@@ -82,8 +85,14 @@ class CSL(PriorLoss):
         self.max_prior = number("loss csl", "max_prior", max_prior, low=0.0, high=1.0)
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
-        common = self.priors(logits.shape[-1]) > self.max_prior if len(self.class_prior) else None
-        return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, self.likely, common)
+        classes = logits.shape[-1]
+        common = self._common(self.priors(classes)) if len(self.class_prior) else None
+        likely = min(self.likely, classes // 4)
+        return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, likely, common)
+
+    def _common(self, priors: Tensor) -> Tensor:
+        mean = priors.mean()
+        return priors > torch.where(mean > self.max_prior, 2 * mean, self.max_prior)
 
 
 def _selective(

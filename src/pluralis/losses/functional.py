@@ -14,6 +14,7 @@ from pluralis.losses.focal import asl, focal
 from pluralis.losses.hill import hill, splc
 from pluralis.losses.large_loss import ll_ct, ll_r
 from pluralis.losses.robust import gr
+from pluralis.losses.selection import selection
 from pluralis.losses.unbiased_risk import nnpu, upu
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "n_ls",
     "nnpu",
     "partial_bce",
+    "selection",
     "splc",
     "upu",
     "wan",

@@ -41,6 +41,15 @@ def ll_ct(logits: Tensor, labels: Tensor, share: float = 0.0, reduction: str = "
     return pointwise(known_cross_entropy, logits, _targets(logits, labels, share, 1, reduction), reduction)
 
 
+def how_many(entries: int, share: float) -> int:
+    """⌈entries·share⌉, and not more than there are.
+
+    >>> 100 * 0.07, how_many(100, 0.07), how_many(101, 0.07)
+    (7.000000000000001, 7, 8)
+    """
+    return min(math.ceil(entries * share - 1e-6), entries)
+
+
 def largest_unknown(logits: Tensor, unknown: Tensor, k: int) -> Tensor:
     """Flat positions of the k `unknown` entries ([N, C] bool) with the largest logits.
 
@@ -100,8 +109,7 @@ def _targets(logits: Tensor, labels: Tensor, share: float, mark: int, reduction:
     given = signs(labels)
     unknown = given == 0
     target = given.masked_fill(unknown, -1)
-    count = target.numel()
-    k = min(math.ceil(count * share - 1e-9), count)  # 0.2 % · 5 of 1,000 is 10, not ⌈10.000000000000002⌉
+    k = how_many(target.numel(), share)
     if k > 0:
         where = largest_unknown(logits, unknown, k)
         chosen = given.reshape(-1)[where]

@@ -60,7 +60,8 @@ class GR(Loss):
     L1, L2 and L3 (the paper writes q = 0.01, its near limit); without all three it is assume negative.
     `trainable="beta"` learns w and b by gradient descent from w0, b0 instead of the schedule, "alpha" μ and log σ from
     mu0, sigma0, "both" all four: one number each for all classes, the gradient going through k̂ and v but not through
-    the p in them (Sec. 3.3).
+    the p in them (Sec. 3.3). They learn at `lr_factor` times the learning rate and without weight decay: at the rate of
+    a backbone they would hardly move in a run of the published length, whose schedule takes w from 0 to 2.
 
     >>> loss = GR(wT=10, bT=-8)                                 # for COCO
     >>> loss.at(epoch=4, epochs=8)
@@ -72,7 +73,7 @@ class GR(Loss):
     """
 
     paper = "Chen et al.: Boosting Single Positive Multi-label Classification with Generalized Robust Loss, IJCAI 2024"
-    start_bias = "zero"
+    start_bias = "log-odds"
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class GR(Loss):
         weights: bool = True,
         robust: bool = True,
         trainable: str = "none",
+        lr_factor: float = 100.0,
     ) -> None:
         super().__init__()
         self.w0, self.wT = number("loss gr", "w0", w0), number("loss gr", "wT", wT)
@@ -107,6 +109,7 @@ class GR(Loss):
         self.weights = flag("loss gr", "weights", weights)
         self.robust = flag("loss gr", "robust", robust)
         self.trainable = choice("loss gr", "trainable", trainable, TRAINABLE)
+        self.lr_factor = number("loss gr", "lr_factor", lr_factor, low=0.0)
         self.beta = self.alpha = None
         if trainable in ("beta", "both") and pseudo:
             self.beta = nn.Parameter(torch.tensor([self.w0, self.b0]))

@@ -21,6 +21,7 @@ from pluralis.methods.lac import LAC
 from pluralis.methods.large_loss import LargeLossCp
 from pluralis.methods.penalty import L1R, L2R
 from pluralis.methods.pu_mlc import PUMLC, VPU
+from pluralis.methods.relabel import Relabel
 from pluralis.methods.role import Role
 
 START_BIASES = ("zero", "log-odds")
@@ -37,6 +38,7 @@ SYSTEMS: dict[str, Callable[..., Method]] = {
     "lac": LAC,
     "ll-cp": LargeLossCp,
     "pu-mlc": PUMLC,
+    "relabel": Relabel,
     "role": Role,
     "vpu": VPU,
 }

@@ -88,7 +88,8 @@ class EmApl(Method):
 
     def _assign(self, state: LabelState, logits: Tensor, share: float, clock: Clock) -> None:
         assert self.labels is not None
-        counts = np.floor(share * self.labels.summary().unknown).astype(np.int64)
+        # 0.7·90 is 62.99999999999999: what rounding took away is given back before the floor.
+        counts = np.floor(share * self.labels.summary().unknown + 1e-6).astype(np.int64)
         taken = self.labels.dense()
         for other in (self.guesses, self.positives):
             if len(other.since):

@@ -58,9 +58,10 @@ class ExpectedNegatives(Method):
         self.register_buffer("negative", torch.zeros(setup.rows, setup.classes, dtype=torch.bool))
 
     def start_epoch(self, clock: Clock, predict_train: PredictTrain) -> None:
-        if clock.epoch == 0:
-            return
         assert self.labels is not None
+        if clock.epoch == 0:
+            self.negative.copy_(torch.from_numpy(self.labels.dense() == 0))
+            return
         counts = expected_negatives(self.labels.summary(), self.k)
         self.negative.zero_()
         for column, rows, _ in lowest_rows(self.score.cpu().numpy(), self.labels.dense(), counts.tolist()):
@@ -68,10 +69,8 @@ class ExpectedNegatives(Method):
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])
-        unknown = batch.labels == 0
-        absent = unknown if clock.epoch == 0 else unknown & self.negative[batch.index]
         self._remember(batch, logits.detach().float().sigmoid(), clock)
-        labels = batch.labels.masked_fill(absent, -1)
+        labels = batch.labels.masked_fill(self.negative[batch.index], -1)
         return {"loss": functional.bce(logits, labels, reduction="sum") / labels.numel()}
 
     def _remember(self, batch: Batch, p: Tensor, clock: Clock) -> None:

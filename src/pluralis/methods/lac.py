@@ -34,14 +34,17 @@ class LAC(Method):
 
     Two stages: `warmup` epochs (as many as planned, if it is not given) without L_LAC, whose projector g does not move
     then, and the planned epochs with it, from the weights that the first stage ended with; `end_to_end` trains all at
-    once, and without `lambda_lac` there is one stage.
+    once, and without `lambda_lac` there is one stage. A first stage of another length has the learning rate of the plan
+    drawn out or together: it rises for the same share of the epochs.
     `delta` is the threshold of the first stage and `delta_main` of the second; 0.6 and 0.9, temperature 0.5 and K = 512
     were published for COCO, where the paper chooses them on validation data. `queue = 0` contrasts the batch alone.
     The queue holds the weak view's embeddings; of more than K in one step the last K stay.
 
     L_AN and L_PLC are divided by N·C and so is, with a further C, L_LAC: all three are 1/C of the paper's, whose Eqs. 2
-    and 4 divide by N and Eq. 7 by N·C, so that their weights against each other are the paper's. Eq. 7 is averaged over
-    the two views as anchors. Verified absent labels count in L_AN, and are never pseudo-labelled or contrasted.
+    and 4 divide by N and Eq. 7 by N·C. Eq. 7 is averaged over the two views as anchors, each of which meets both views
+    of the batch: a class that is chosen m times in a batch gives an anchor 2m−1 partners there, where Eq. 7 has m (it
+    itself among them, by its other view), and other classes stand in the denominator twice. What an anchor meets in the
+    queue is as in Eq. 7. Verified absent labels count in L_AN, and are never pseudo-labelled or contrasted.
 
     `variant="released"`: L_PLC takes the observed positives too and is divided by the number of pseudo-labels,
     L_LAC is `label_contrast`'s of that name (its mean, undivided), both views are queued (2·K rows), and the strong
@@ -110,8 +113,10 @@ class LAC(Method):
     def stages(self, plan: Stage) -> list[Stage]:
         if self.end_to_end or self.lambda_lac == 0:
             return [plan]
-        first = plan if self.warmup is None else replace(plan, epochs=self.warmup, schedule_epochs=0)
-        return [first, plan]
+        if self.warmup is None:
+            return [plan, plan]
+        rise = plan.warmup * self.warmup / (plan.schedule_epochs or plan.epochs)
+        return [replace(plan, epochs=self.warmup, schedule_epochs=0, warmup=rise), plan]
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         contrast = self.lambda_lac > 0 and (self.end_to_end or clock.stage > 0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from pluralis import distributed
 from pluralis.losses import functional
+from pluralis.losses.large_loss import how_many, largest_unknown
 from pluralis.method import Batch, Clock, Method, Setup
 from pluralis.params import number
 from pluralis.state import LabelState
@@ -51,7 +50,10 @@ class LargeLossCp(Method):
         _, before = self.corrected(batch.index)
         labels = batch.labels.masked_fill(before, 1)
         if clock.epoch > 0 and self.delta > 0:
-            now = largest(logits.detach().float(), labels == 0, math.ceil(labels.numel() * self.delta))
+            unknown = labels == 0
+            now = torch.zeros_like(unknown)
+            now.view(-1)[largest_unknown(logits, unknown, how_many(labels.numel(), self.delta))] = True
+            now &= unknown
             labels = labels.masked_fill(now, 1)
             # Every process must hold what the others found, so that one may write the checkpoint for all of them.
             mine = len(labels) if batch.weight else 0
@@ -67,15 +69,3 @@ class LargeLossCp(Method):
 
     def figures(self) -> dict[str, float]:
         return {"corrected labels": float(self.corrected.since.count_nonzero())}
-
-
-def largest(scores: Tensor, among: Tensor, count: int) -> Tensor:
-    """Where the `count` largest scores [B, C] among the entries `among` [B, C] are; fewer where there are fewer.
-
-    >>> largest(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[False, True, True]]), 1)
-    tensor([[False,  True, False]])
-    """
-    scores = scores.masked_fill(~among, -torch.inf).flatten()
-    found = torch.zeros_like(among).flatten()
-    found[scores.topk(min(count, len(scores))).indices] = True
-    return found.view_as(among) & among

@@ -34,19 +34,17 @@ def published_gamma(data_set: str, known_ratio: float) -> float:
 
 
 def auto_gamma(labels: Labels, k: float = 1.5) -> float:
-    """γ by the share of labels that are known: the paper's list for VOC, the longer of the two.
+    """γ by the share of the present labels that were written down, after the paper's list for VOC.
 
-    Where absent labels were written down too, the share is that of all labels. Where nobody wrote any, it is the share
-    of the *present* labels that were written, as only these are learned from: labels an image over `k`, the number
-    that an image is expected to have. One label an image of VOC is about two thirds of them, and γ = 0.15.
+    The share is written positives an image over `k`, the number that an image is expected to have, since positives are
+    all that the method learns from. With a tenth of all labels known it is a tenth; one label an image of VOC is about
+    two thirds, and γ = 0.15.
 
-    >>> auto_gamma(Labels.from_dense([[1, -1], [0, 0]])), auto_gamma(Labels.from_lists([[0], [1]], 2), k=1.5)
-    (0.45, 0.15)
+    >>> auto_gamma(Labels.from_lists([[0], [1]], 2)), auto_gamma(Labels.from_lists([[0]] + [[]] * 9, 2))
+    (0.15, 0.85)
     """
-    entries = max(len(labels) * len(labels.classes), 1)
-    if (labels.values < 0).any():
-        return published_gamma("voc", len(labels.values) / entries)
-    return published_gamma("voc", min(len(labels.values) / max(len(labels), 1) / k, 1.0))
+    written = int((labels.values > 0).sum()) / max(len(labels), 1)
+    return published_gamma("voc", min(written / k, 1.0))
 
 
 class PUMLC(Method):
@@ -56,7 +54,7 @@ class PUMLC(Method):
     (`losses.pu.mixup`): the first half of the batch is mixed with the last half by one μ ~ Beta(δ, δ), and goes through
     the network again. Both are means over the classes here and sums in the paper.
 
-    gamma           exponent of the re-balance factor; "auto" is the paper's for VOC by the share of known labels (see
+    gamma           exponent of the re-balance factor; "auto" is the paper's for VOC by the share of written labels (see
                     `auto_gamma`, and `published_gamma` for COCO), 0 switches the factor off (Tables 4, 6)
     tau             "adaptive" (Eq. 13) or a number; 1 is none (Tables 4, 5)
     alpha           of the adaptive temperature: 2 for VOC, 1 for COCO (Figure 6)
@@ -66,7 +64,7 @@ class PUMLC(Method):
     absent          what a verified absent label is: "unlabelled", as published, or "cross-entropy", which uses it
     lgconv          a global branch beside every 3×3 convolution of a ResNet (`models.lgconv`, Table 9). Off by default,
                     since other backbones have no such convolutions; it takes a sixth more time of a ResNet-50
-    k               labels that an image is expected to have, for `gamma="auto"` where no absent label was written
+    k               labels that an image is expected to have, for `gamma="auto"`
     variant         "released" follows the published code: probabilities are mixed instead of logits, with 1 where the
                     class is known to be present, and pairs are drawn at random; p_c of tempered logits; an epsilon in
                     every logarithm; a global branch with a residual

@@ -32,7 +32,8 @@ class Role(Method):
     and learns at `estimator_lr` times the learning rate, without weight decay.
 
     `linear_epochs` > 0 is LinearInit: so many epochs with a frozen backbone and without augmentation come first, and
-    the head and the estimates are carried over. The paper takes 25. k is 1.5 for VOC, 2.9 for COCO, 1.9 for NUS and
+    the head and the estimates are carried over; the learning rate rises for the same share of them as of the plan. The
+    paper takes 25. k is 1.5 for VOC, 2.9 for COCO, 1.9 for NUS and
     31.4 for CUB.
 
     >>> from pluralis.models import create_model
@@ -57,7 +58,9 @@ class Role(Method):
     def stages(self, plan: Stage) -> list[Stage]:
         if not self.linear_epochs:
             return [plan]
-        return [replace(plan, epochs=self.linear_epochs, schedule_epochs=0, freeze=-1, augment="none"), plan]
+        rise = plan.warmup * self.linear_epochs / (plan.schedule_epochs or plan.epochs)
+        first = replace(plan, epochs=self.linear_epochs, schedule_epochs=0, warmup=rise, freeze=-1, augment="none")
+        return [first, plan]
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
         groups = super().param_groups(stage)

@@ -128,11 +128,14 @@ def copy_bias(bias: Tensor, values: Tensor) -> None:
 
 # At the end: these heads build on the classes above.
 from pluralis.models.label_decoder import LabelDecoder  # noqa: E402
+from pluralis.models.map_pooling import CSRAHead, LogMeanExpHead  # noqa: E402
 from pluralis.models.semantic_graph import SemanticGraphHead  # noqa: E402
 
 HEADS: dict[str, Callable[..., Head]] = {
     "linear": LinearHead,
     "cam-boost": CamBoostHead,
+    "lse": LogMeanExpHead,
+    "csra": CSRAHead,
     "mlp": MLPHead,
     "label-decoder": LabelDecoder,
     "semantic-graph": SemanticGraphHead,

@@ -85,14 +85,22 @@ class LabelDecoder(Head):
 
     @torch.no_grad()
     def attention(self, features: Tensor) -> Tensor:
-        """Where each label looks: the last cross-attention [B, C, h, w], averaged over heads; each map sums to 1."""
-        vectors, keys = self._encode(features)
-        labels = self.queries.expand(len(vectors), -1, -1)
-        *before, last = self.decoder
-        for block in before:
-            labels = block(labels, keys, vectors)
-        assert isinstance(last, Block)
-        maps = last.weights(labels, keys)
+        """Where each label looks: the last cross-attention [B, C, h, w], averaged over heads; each map sums to 1.
+
+        Without dropout, also in training.
+        """
+        training = self.training
+        self.eval()
+        try:
+            vectors, keys = self._encode(features)
+            labels = self.queries.expand(len(vectors), -1, -1)
+            *before, last = self.decoder
+            for block in before:
+                labels = block(labels, keys, vectors)
+            assert isinstance(last, Block)
+            maps = last.weights(labels, keys)
+        finally:
+            self.train(training)
         return maps.reshape(len(maps), -1, *(features.shape[2:] or (1, 1)))
 
     def set_bias(self, values: Tensor) -> None:

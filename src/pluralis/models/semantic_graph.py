@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -29,13 +31,15 @@ class SemanticGraphHead(Head):
 
     The published network has two layers in the place of v; they are affine, so one vector does the same, and its
     constant cancels in the softmax. The tanh runs over batch × positions × classes × `intermediate` numbers, which is
-    the memory that this head takes.
+    the memory that this head takes; a `pool` of 2 averages the map over squares of 2 × 2 before, as the network that
+    was published with PU-MLC does, and makes it a quarter.
 
     The label graph is A_ij = #(i and j known present) / #(i known present), from the training labels: `start` must see
     them. A class that is never present keeps a loop to itself. Labels with one positive a row tell nothing of what
     occurs together: then A is the identity and the rounds pass no message.
     `word_vectors` is a text file in the format of GloVe (see `read_word_vectors`), read at the start and kept with the
-    weights; without it vectors of `word_dim` numbers are learned. Features [B, D] are one position.
+    weights, so that a finished run does not need the file; without it vectors of `word_dim` numbers are learned.
+    Features [B, D] are one position.
 
     >>> SemanticGraphHead(8, 3, word_dim=4)(torch.zeros(2, 8, 5, 5)).shape
     torch.Size([2, 3])
@@ -54,6 +58,7 @@ class SemanticGraphHead(Head):
         width: int = 0,
         intermediate: int = 0,
         steps: int = 3,
+        pool: int = 1,
     ) -> None:
         super().__init__()
         owner = "head semantic-graph"
@@ -62,6 +67,7 @@ class SemanticGraphHead(Head):
         width = whole(owner, "width", width) or min(in_channels, 1024)
         intermediate = whole(owner, "intermediate", intermediate) or max(width // 2, 1)
         word_dim = whole(owner, "word_dim", word_dim, low=1)
+        self.pool = whole(owner, "pool", pool, low=1)
         self.word_vectors = word_vectors
         self.reduce = nn.Linear(in_channels, width, bias=False)
         self.norm = nn.BatchNorm1d(width)
@@ -77,9 +83,17 @@ class SemanticGraphHead(Head):
             self.words = nn.Parameter(torch.randn(num_classes, word_dim))
         else:
             self.register_buffer("words", torch.zeros(num_classes, word_dim))
+        self._unread = word_vectors is not None  # in step with `words`; to ask the buffer would wait for the device
         self.register_buffer("graph", torch.eye(num_classes))
 
     def forward(self, features: Tensor) -> Tensor:
+        if self._unread:
+            raise RecipeError(
+                f"head semantic-graph: the word vectors of {self.word_vectors} were not read yet; call start(labels) "
+                "with the training labels, or load the weights of a run that did"
+            )
+        if features.dim() > 2 and self.pool > 1:
+            features = F.avg_pool2d(features, self.pool, ceil_mode=True)
         x = features.flatten(2).transpose(1, 2) if features.dim() > 2 else features[:, None]  # [B, K, D]
         x = self._normalise(self.reduce(x))
         scores = self.score(torch.tanh(self.look(x)[:, :, None] * self.name(self.words)))  # [B, K, C, 1]
@@ -97,6 +111,12 @@ class SemanticGraphHead(Head):
         self.graph.copy_(co_occurrence(labels))
         if self.word_vectors is not None:
             self.words.copy_(read_word_vectors(self.word_vectors, labels.classes, self.words.shape[1]))
+            self._unread = False
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if prefix + "words" in state_dict:
+            self._unread = self.word_vectors is not None and not bool(self.words.any())
 
     def _normalise(self, x: Tensor) -> Tensor:
         """Batch norm over [B, K, width]; one vector alone has no spread and takes the running statistics."""

@@ -1,0 +1,48 @@
+"""What a recipe trains on and what it tests on are different pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pluralis.config import DataPart, SelectPart
+from pluralis.data.source import load_split
+from pluralis.errors import DataError
+
+LAST = SelectPart(rule="last", fraction=0.0)
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    """Four pictures in one file, as somebody exports them."""
+    pictures = [{"id": i, "file_name": f"{i}.png"} for i in range(4)]
+    for picture in pictures:
+        Image.new("RGB", (8, 8)).save(tmp_path / str(picture["file_name"]))
+    drawn = [{"id": i, "image_id": i, "category_id": i % 2} for i in range(4)]
+    kinds = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
+    (tmp_path / "all.json").write_text(json.dumps({"images": pictures, "annotations": drawn, "categories": kinds}))
+    return tmp_path
+
+
+def part(folder: Path, **test: object) -> DataPart:
+    options = {"unlisted": "absent"}
+    return DataPart("coco", str(folder), str(folder / "all.json"), options=options, test=test)
+
+
+def test_a_test_set_of_training_pictures_is_refused(coco: Path) -> None:
+    with pytest.raises(DataError, match=r"4 of the 4 test images are among the training images, such as .*0\.png"):
+        load_split(part(coco, options={"unlisted": "absent", "split": "val2014"}), LAST)
+
+
+def test_another_file_is_another_test_set(coco: Path) -> None:
+    content = json.loads((coco / "all.json").read_text())
+    for picture in content["images"]:
+        Image.new("RGB", (8, 8)).save(coco / f"t{picture['file_name']}")
+        picture["file_name"] = f"t{picture['file_name']}"
+    (coco / "test.json").write_text(json.dumps(content))
+    found = load_split(part(coco, labels=str(coco / "test.json")), LAST)
+    assert found.test is not None
+    assert len(found.test.labels) == 4
