@@ -217,6 +217,7 @@ def _blocks_make_no_difference(spec: Spec) -> None:
             patch.setattr(pointwise, "ENTRIES_SHARED", 40)
             patch.setattr(rowwise, "ENTRIES_PER_BLOCK", 30)
             patch.setattr(selection_one, "TOGETHER", 100)
+            patch.setattr(selection_one, "TOGETHER_ALONE", 100)
             for few in (0, 1000):  # the ways of many threads and of few
                 patch.setattr(pointwise, "FEW_THREADS", few)
                 patch.setattr(rowwise, "FEW_THREADS", few)

@@ -71,6 +71,8 @@ def test_edges_of_the_estimate():
     assert found.error[:3].isfinite().all()
     with pytest.raises(DataError, match="no row has a written label"):
         estimate_rate(sure, torch.zeros(10, 4))
+    with pytest.raises(RecipeError, match="unlabelled is 'zero'"):
+        estimate_rate(sure, labels, unlabelled="zero")
 
 
 def fitted(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,13 +17,12 @@ from pluralis.losses.base import Loss
 from pluralis.losses.kernels import check_batch
 from pluralis.losses.rowwise import RowKernel, rowwise, walk_rows
 from pluralis.losses.selection_one import one_likelihood, one_posterior
-from pluralis.losses.selection_rate import estimate_rate, learned_rate, rate_likelihood, rate_posterior
+from pluralis.losses.selection_rate import UNLABELLED, estimate_rate, learned_rate, rate_likelihood, rate_posterior
 from pluralis.params import choice, number
 
 __all__ = ["Selection", "estimate_rate", "selection", "selection_nll", "selection_posterior"]
 
 MECHANISMS = ("one", "rate")
-UNLABELLED = ("skip", "absent")
 _OWNER = "loss selection"
 _PACE = 100.0  # log-odds in one unit of a learned rate: steps that suit the weights of a network then suit it
 

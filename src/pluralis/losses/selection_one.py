@@ -9,8 +9,9 @@ from pluralis.losses.kernels import log_sigmoid
 from pluralis.losses.quadrature import gauss_rules
 from pluralis.losses.rowwise import RowKernel, Rows
 
-# Entries × nodes that are worked on at a time: on the CPU as many as PyTorch leaves to one thread.
-TOGETHER, TOGETHER_ON_DEVICE = 32_000, 2**23
+# Entries × nodes that are worked on at a time: as many as PyTorch leaves to one thread where it has several, what fits
+# in a core's cache where it has one, and on a device what keeps the number of launches low.
+TOGETHER, TOGETHER_ALONE, TOGETHER_ON_DEVICE = 32_000, 64_000, 2**23
 
 
 def roles(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,7 +80,9 @@ def _integrate(p: Tensor, a: float, nodes: int, moment: str) -> tuple[Tensor, Te
     A few nodes at a time: no tensor is larger than `TOGETHER` or one row.
     """
     rules = gauss_rules(p.sum(1), nodes, a)
-    room = TOGETHER if p.is_cpu else TOGETHER_ON_DEVICE
+    room = TOGETHER_ON_DEVICE
+    if p.is_cpu and not torch.compiler.is_compiling():
+        room = TOGETHER_ALONE if torch.get_num_threads() == 1 else TOGETHER
     step = -(-nodes // min(nodes, max(1, -(-p.numel() * nodes // room))))
     parts = [rules] if step == nodes else zip(*(column.split(step, 1) for column in rules), strict=True)
     integral, mean = None, None

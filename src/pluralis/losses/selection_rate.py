@@ -12,7 +12,9 @@ from pluralis.errors import DataError
 from pluralis.losses.kernels import check_batch, log_sigmoid, signs
 from pluralis.losses.rowwise import RowKernel, Rows, rowwise
 from pluralis.losses.selection_one import roles
+from pluralis.params import choice
 
+UNLABELLED = ("skip", "absent")
 _NEVER = -1e4  # log ρ of a label that is never written: finite, so that 0·log ρ is 0
 
 
@@ -74,7 +76,7 @@ def estimate_rate(
     """
     check_batch(logits, labels)
     sign = signs(labels)
-    if unlabelled == "skip":
+    if choice("estimate_rate", "unlabelled", unlabelled, UNLABELLED) == "skip":
         rows = (sign > 0).any(1)
         logits, sign = logits[rows], sign[rows]
     if not len(sign):
