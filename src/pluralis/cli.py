@@ -189,13 +189,11 @@ def features(
     plan = Recipe.load(recipe, set or [], given if size is None else {**given, "data.size": size})
 
     from pluralis.console import prediction_bar, say
-    from pluralis.features import FeatureCache, default_cache, list_pictures, write_features
-    from pluralis.models import create_model
+    from pluralis.features import FeatureCache, default_cache, feature_network, list_pictures, write_features
     from pluralis.runtime import Runtime, choose_device
 
     names, pictures = list_pictures(plan.data)
-    model = plan.model
-    net = create_model(model.backbone, 1, weights=model.weights or None, sha256=model.sha256 or None)
+    net = feature_network(plan.model)
     runtime = Runtime(choose_device(device), plan.run.precision)
     net.to(runtime.device)
     store = FeatureCache(cache or default_cache(), net, plan.data.size, plan.data.store_size, runtime)
@@ -203,8 +201,8 @@ def features(
         done = store.extract(pictures, plan.run.workers, progress)
     say(f"{len(names)} images, {done.found} of them found in the cache: {store.folder}")
     if out is not None:
-        write_features(out, names, done.features, model.backbone)
-        say(f"{done.features.shape[0]} × {done.features.shape[1]} features: {out}.safetensors")
+        table = write_features(out, names, done.features, plan.model.backbone)
+        say(f"{done.features.shape[0]} × {done.features.shape[1]} features: {table}")
 
 
 @app.command()

@@ -26,7 +26,7 @@ from pluralis.optim import (
     set_learning_rate,
 )
 from pluralis.runtime import Runtime
-from pluralis.seeding import derive
+from pluralis.seeding import seed_global
 from pluralis.stage import Stage
 from pluralis.state import EMA
 from pluralis.views import Views
@@ -79,7 +79,7 @@ def fit(
             continue
         clock = Clock(number, clock.epoch, clock.step, stage.epochs)
         if (clock.epoch, clock.step) == (0, 0):
-            torch.manual_seed(derive(seed, "stage", number))
+            seed_global(seed, "stage", number)
             method.start_stage(clock, predict_train)
         # At the very start of a stage a checkpoint still holds the optimizer and the average of the one before.
         run.start_stage(stage, snapshot if (clock.epoch, clock.step) != (0, 0) else None)
@@ -91,13 +91,13 @@ def fit(
         for epoch in range(clock.epoch, stage.epochs):
             clock = Clock(number, epoch, clock.step, stage.epochs)
             if clock.step == 0:
-                torch.manual_seed(derive(seed, "epoch", number, epoch))
+                seed_global(seed, "epoch", number, epoch)
                 method.start_epoch(clock, predict_train)
                 run.totals.clear()
             method.train()
             for batch in data.batches(stage.batch_size, augment, seed, clock, start=clock.step):
                 # Whatever is drawn inside the step depends on where we are, not on how we got here.
-                torch.manual_seed(derive(seed, "step", number, epoch, clock.step, distributed.rank()))
+                seed_global(seed, "step", number, epoch, clock.step, distributed.rank())
                 set_learning_rate(run.optimizer, stage, clock, steps)
                 with runtime.autocast():
                     terms = model(batch, clock)
