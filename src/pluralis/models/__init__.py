@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pluralis.errors import RecipeError, nearest
 from pluralis.models.backbones import BACKBONES, create_backbone
 from pluralis.models.base import Backbone
-from pluralis.models.heads import HEADS, Head, LinearHead
+from pluralis.models.heads import CamBoostHead, Head, LinearHead, MLPHead
+from pluralis.models.label_decoder import LabelDecoder
+from pluralis.models.map_pooling import CSRAHead, LogMeanExpHead
 from pluralis.models.network import Network
+from pluralis.models.semantic_graph import SemanticGraphHead
 from pluralis.models.weights import load_weights
 
 __all__ = [
@@ -24,6 +27,16 @@ __all__ = [
     "create_model",
     "load_weights",
 ]
+
+HEADS: dict[str, Callable[..., Head]] = {
+    "linear": LinearHead,
+    "cam-boost": CamBoostHead,
+    "lse": LogMeanExpHead,
+    "csra": CSRAHead,
+    "mlp": MLPHead,
+    "label-decoder": LabelDecoder,
+    "semantic-graph": SemanticGraphHead,
+}
 
 
 def create_model(

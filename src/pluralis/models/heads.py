@@ -1,8 +1,6 @@
-"""Heads: from a feature map to one logit per class. A literal table of names."""
+"""Heads: from a feature map to one logit per class. The plain ones; larger ones have a file each."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -124,19 +122,3 @@ def copy_bias(bias: Tensor, values: Tensor) -> None:
         )
     with torch.no_grad():
         bias.copy_(values)
-
-
-# At the end: these heads build on the classes above.
-from pluralis.models.label_decoder import LabelDecoder  # noqa: E402
-from pluralis.models.map_pooling import CSRAHead, LogMeanExpHead  # noqa: E402
-from pluralis.models.semantic_graph import SemanticGraphHead  # noqa: E402
-
-HEADS: dict[str, Callable[..., Head]] = {
-    "linear": LinearHead,
-    "cam-boost": CamBoostHead,
-    "lse": LogMeanExpHead,
-    "csra": CSRAHead,
-    "mlp": MLPHead,
-    "label-decoder": LabelDecoder,
-    "semantic-graph": SemanticGraphHead,
-}
