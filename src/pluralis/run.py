@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ from torch import Tensor
 
 from pluralis import __version__, distributed
 from pluralis.checkpoint import Snapshot, Store, read_snapshot, write_file, write_snapshot
-from pluralis.config import Recipe, changed_keys
+from pluralis.config import Recipe
 from pluralis.data.loader import Images, Loader, Progress
-from pluralis.data.source import Source, Split, check_classes, load_split
+from pluralis.data.source import Source, check_classes, load_split
 from pluralis.engine import Report, fit
 from pluralis.errors import CheckpointError, RecipeError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, predict
@@ -28,6 +26,7 @@ from pluralis.labels import Labels
 from pluralis.method import Method, Setup
 from pluralis.methods import create_method, start_bias_of, start_heads
 from pluralis.models import Network, create_model
+from pluralis.run_folder import check_data, check_folder, check_recipe, only_one
 from pluralis.runtime import Runtime, choose_device
 from pluralis.seeding import derive
 from pluralis.views import Views, get_views, views_name
@@ -101,11 +100,11 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
     """
     hooks = hooks or Hooks()
     views = [name for name in views if get_views(name).passes > 1]
-    _check_folder(folder)
-    with distributed.process_group(choose_device(recipe.run.device)) as device, _only_one(folder):
-        _check_recipe(recipe, folder)
+    check_folder(folder)
+    with distributed.process_group(choose_device(recipe.run.device)) as device, only_one(folder):
+        check_recipe(recipe, folder)
         split = load_split(recipe.data, recipe.select)
-        _check_data(split, folder)
+        check_data(split, folder)
         if (folder / "model.json").exists():
             hooks.say(f"{folder} is finished: nothing to train")
             return load_run(folder, recipe.run.device, resumed=True)
@@ -299,54 +298,3 @@ def _rule(recipe: Recipe, held: Loader | None) -> Rule:
     if recipe.select.rule == "last" or held is None:
         return Last()
     return Clean(held) if recipe.select.rule == "clean" else Observed(held)
-
-
-def _check_folder(folder: Path) -> None:
-    """A run may go into a new folder, an empty one, or one that holds a run."""
-    if folder.exists() and not folder.is_dir():
-        raise RecipeError(f"{folder} is a file: name a folder with --out")
-    foreign = folder.exists() and not (folder / "recipe.toml").exists()
-    if foreign and any(not p.name.startswith(".") for p in folder.iterdir()):
-        raise RecipeError(f"{folder} is not empty and holds no run: name a new folder with --out")
-
-
-def _has_begun(folder: Path) -> bool:
-    return (folder / "model.json").exists() or any((folder / "checkpoints").glob("*.json"))
-
-
-def _check_recipe(recipe: Recipe, folder: Path) -> None:
-    if not _has_begun(folder):
-        return  # nothing was trained yet, so nothing is lost by starting with other settings
-    changes = changed_keys(Recipe.load(folder / "recipe.toml"), recipe)
-    if changes:
-        raise RecipeError(
-            f"{folder} holds a run of another recipe ({'; '.join(changes)}):"
-            " use the same settings to go on, or name a new folder with --out"
-        )
-
-
-def _check_data(split: Split, folder: Path) -> None:
-    if not _has_begun(folder):
-        return
-    known = json.loads((folder / "data.json").read_text())
-    check_classes(split.train.labels, tuple(known["classes"]), "the data set")
-    if known["fingerprint"] != split.fingerprint():
-        raise RecipeError(
-            f"the labels or images changed since the run in {folder} was started:"
-            " put them back to go on, or name a new folder with --out"
-        )
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Two processes must not train in one folder; those of one `torchrun` are one."""
-    if distributed.rank() != 0:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"another process trains in {folder}: wait for it, or use another --out") from None
-        yield
