@@ -9,9 +9,11 @@ Groups of runs, in this order:
                  validation: first the factor at the middle rate, then the rate
     ratios       PU-MLC and CLS, and what they are measured against, when 10, 50 or 90 % of the labels are known
 
-Each run is a `pluralis train` of its own in a folder under --out: what is finished is not repeated, what was
-interrupted goes on, and runs that --json holds already are not run again. The file keeps every run with a hash of its
-recipe (all that decides the result, and no paths), its date, device and versions; a run of another recipe is run anew.
+Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
+interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
+one run after the other, since starting on a GPU takes as long as a short run. The file keeps every run with a hash of
+its recipe (all that decides the result, and no paths), its date, device and versions; a run of another recipe is run
+anew.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import gc
 import hashlib
 import json
+import os
 import statistics
-import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Container, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +164,11 @@ def ratio_rows() -> Iterator[Row]:
 class Bench:
     """The runs of some groups: which are wanted, which are there, and the file that keeps them."""
 
-    def __init__(self, out: Path, groups: list[str], only: list[str], settings: list[str], file: Path | None) -> None:
+    def __init__(
+        self, out: Path, groups: list[str], only: list[str], settings: list[str], file: Path | None, most_seeds: int
+    ) -> None:
         self.out, self.groups, self.only, self.settings, self.file = out, groups, only, settings, file
+        self.most_seeds = most_seeds
         self.known: dict[str, Any] = {}
         if file is not None and file.exists():
             self.known = {f"{r['group']}: {r['name']}": r for r in json.loads(file.read_text())["rows"]}
@@ -197,13 +206,13 @@ class Bench:
         words = ["--recipe", row.recipe, "--images", images, "--method", row.method, "--seed", str(seed)]
         for setting in (*row.settings, *self.settings):
             words += ["--set", setting]
-        return [sys.executable, "-m", "pluralis", "train", *words, "--out", str(self.folder(row, seed))]
+        return ["train", *words, "--out", str(self.folder(row, seed))]
 
     def next(self, busy: Container[tuple[str, int]]) -> tuple[Row, int] | None:
         """Within a group seed by seed, so that every method has one before any has three."""
         every = self.rows()
         for group in self.groups:
-            for seed in range(3):
+            for seed in range(self.most_seeds):
                 for row in every:
                     wanted = row.group == group and seed < row.seeds and (row.key, seed) not in busy
                     if wanted and seed not in self.runs(row):
@@ -226,30 +235,56 @@ class Bench:
 def main(images: str, jobs: int, limit: float, **options: Any) -> None:
     bench = Bench(**options)
     bench.out.mkdir(parents=True, exist_ok=True)
-    running: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes]]] = {}
+    running: dict[Future[int], tuple[str, int, float]] = {}
     failed: list[tuple[str, int]] = []
     start = time.monotonic()
-    while True:
-        while len(running) < jobs and time.monotonic() - start < limit and (job := bench.next([*running, *failed])):
-            row, seed = job
-            with open(f"{bench.folder(row, seed)}.log", "ab") as log:
-                process = subprocess.Popen(bench.command(row, seed, images), stdout=log, stderr=subprocess.STDOUT)
-            running[row.key, seed] = (time.monotonic(), process)
-        if not running:
-            break
-        time.sleep(0.3)
-        for place, (since, process) in list(running.items()):
-            if process.poll() is not None:
-                del running[place]
-                failed += [place] if process.returncode else []
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        while True:
+            while len(running) < jobs and time.monotonic() - start < limit:
+                job = bench.next([*failed, *((key, seed) for key, seed, _ in running.values())])
+                if job is None:
+                    break
+                row, seed = job
+                words, log = bench.command(row, seed, images), f"{bench.folder(row, seed)}.log"
+                running[pool.submit(_train, words, log)] = (row.key, seed, time.monotonic())
+            if not running:
+                break
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                key, seed, since = running.pop(done)
+                failed += [(key, seed)] if done.result() else []
                 now = time.monotonic()
-                print(f"{now - start:6.0f} s  {place}: exit {process.returncode}, {now - since:.0f} s", flush=True)
-                bench.write()
+                place = f"{key}, seed {seed}"
+                print(f"{now - start:6.0f} s  {place}: exit {done.result()}, {now - since:.0f} s", flush=True)
+            bench.write()
     bench.write()
     for key, line in bench.lines().items():
         print(f"{key:45} {line['seeds']} seeds  mAP {line['mAP']}  CF1 {line['CF1']}  OF1 {line['OF1']}")
     if failed:
         sys.exit(f"failed, see their logs in {bench.out}: {failed}")
+
+
+def _train(words: list[str], log: str) -> int:
+    """One `pluralis` command in this process, which has the GPU ready; all that it says goes to `log`."""
+    import torch
+
+    from pluralis.cli import main as pluralis
+
+    with open(log, "ab") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    sys.argv = ["pluralis", *words]
+    try:
+        pluralis()
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException:  # what another run of the queue need not care about
+        traceback.print_exc()
+        return 1
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+    return 0
 
 
 def _run(meta: dict[str, Any], seed: int, recipe: str) -> dict[str, Any]:
@@ -283,5 +318,6 @@ if __name__ == "__main__":
     parser.add_argument("--only", nargs="+", default=[], help="these methods alone")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="over every recipe")
     parser.add_argument("--json", type=Path, default=None, dest="file", help="results, read and added to")
+    parser.add_argument("--seeds", type=int, default=3, dest="most_seeds", help="at most so many for now")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start nothing new after so many seconds")
     main(**vars(parser.parse_args()))

@@ -10,6 +10,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pluralis.config import Recipe as Recipe
+    from pluralis.counting import Counts as Counts
+    from pluralis.counting import count_labels as count_labels
     from pluralis.engine import fit as fit
     from pluralis.errors import PluralisError as PluralisError
     from pluralis.estimator import PartialLabelClassifier as PartialLabelClassifier
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": "method",
     "Clock": "method",
+    "Counts": "counting",
     "Labels": "labels",
     "LossMethod": "method",
     "Method": "method",
@@ -37,6 +40,7 @@ _HOMES = {
     "PluralisError": "errors",
     "Recipe": "config",
     "Stage": "stage",
+    "count_labels": "counting",
     "create_loss": "losses",
     "create_method": "methods",
     "create_model": "models",

@@ -34,6 +34,7 @@ ViewsOption = Annotated[
     ),
 ]
 Format = Annotated[str, typer.Option(help="csv, voc, coco, npy or scenes.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 
 
 @app.command()
@@ -106,8 +107,7 @@ def evaluate(
 
     looks = get_views(views)
     trained = load_run(run, device)
-    named = {"data.images": images, "data.labels": labels, "data.format": format}
-    given = {key: value for key, value in named.items() if value}
+    given = _named_data(images, labels, format)
     for setting in set or []:
         if not setting.startswith("data.") or setting.startswith(("data.size", "data.store_size")):
             raise RecipeError(f"--set {setting}: evaluate takes settings of the data only; the rest is the run's own")
@@ -169,6 +169,86 @@ def predict(
 
 
 @app.command()
+def relabel(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option(help="CSV file to write: image,label,probability, the most likely first.")],
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    min_probability: Annotated[float, typer.Option(min=0, max=1, help="Least chance of a label.")] = 0.5,
+    layout: Annotated[str, typer.Option(help="long, or wide: an image a line and a class a column.")] = "long",
+    force: Force = False,
+    views: ViewsOption = "fast",
+    device: Device = "auto",
+    set: Settings = None,
+) -> None:
+    """Labels that are probably missing, each with its chance given what was written (by default in the run's data)."""
+    from pluralis import missing_labels as missing
+    from pluralis.console import prediction_bar, say
+    from pluralis.params import choice
+    from pluralis.run import load_run
+    from pluralis.views import get_views
+
+    get_views(views)  # what is wrong shows before any work
+    choice("relabel", "--layout", layout, missing.LAYOUTS)
+    missing.check_file(out, force)
+    trained = load_run(run, device)
+    named = _named_data(images, labels, format)
+    sources = [missing.named_rows(trained, named, set or [])] if named or set else missing.own_rows(trained, run)
+    say(_views_line(trained, views))
+    with prediction_bar() as progress:
+        part = missing.together([missing.look(trained, source, views, progress) for source in sources if source])
+    found, how = missing.chances(trained, part, views)
+    count = missing.write_missing(out, part.labels, found, min_probability, layout)
+    unknown = int(part.labels.summary().unknown.sum())
+    say(f"{count:,} of {unknown:,} unknown labels have a chance of at least {min_probability:g} {how}: {out}")
+
+
+@app.command()
+def count(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path | None, typer.Option(help="Write the table to this CSV file too.")] = None,
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    unlabelled: Annotated[str, typer.Option(help="Images without a label: skip (nobody looked) or absent.")] = "",
+    draws: Annotated[int, typer.Option(min=2, help="Of the calibration and of chance, for the intervals.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    force: Force = False,
+    views: ViewsOption = "fast",
+    device: Device = "auto",
+    set: Settings = None,
+) -> None:
+    """How many labels there are and how many are missing, by class, with 95 % intervals; no clean label is needed."""
+    from pluralis import missing_labels as missing
+    from pluralis.console import console, counts_table, prediction_bar, say
+    from pluralis.run import load_run
+    from pluralis.views import get_views
+
+    get_views(views)
+    if out is not None:
+        missing.check_file(out, force)
+    trained = load_run(run, device)
+    named = _named_data(images, labels, format)
+    given = missing.named_rows(trained, named, set or []) if named or set else None
+    learned, kept = missing.own_rows(trained, run)
+    say(f"views {views}: {get_views(views).cost()}")
+    with prediction_bar() as progress:
+        held = missing.look(trained, kept, views, progress) if kept else None
+        part = missing.look(trained, given or learned, views, progress)
+    if held is not None and given is None:
+        part = missing.together([part, held])
+    options = {"unlabelled": unlabelled} if unlabelled else {}
+    counts = missing.count_missing(trained, part, held, draws=draws, seed=seed, **options)
+    console.print(counts_table(counts))
+    for line in counts.caveats():
+        say(f"note: {line}")
+    if out is not None:
+        missing.write_counts(out, counts)
+        say(f"table: {out}")
+
+
+@app.command()
 def features(
     recipe: Annotated[Path | None, typer.Option(help="TOML file: the data and the model of a run.")] = None,
     images: Images = "",
@@ -223,6 +303,11 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         parameters = ", ".join(f"{k}={v}" for k, v in entry["parameters"].items())
         table.add_row(entry["name"], parameters, entry["start_bias"], entry["paper"])
     console.print(table)
+
+
+def _named_data(images: str, labels: str, format: str) -> dict[str, str]:
+    named = {"data.images": images, "data.labels": labels, "data.format": format}
+    return {key: value for key, value in named.items() if value}
 
 
 def _views_line(trained: Any, views: str) -> str:

@@ -15,6 +15,7 @@ from pluralis.errors import RecipeError
 from pluralis.stage import Stage
 
 _SHARING = ("known-ratio", "drop-positives")  # protocols that leave a share of the labels
+_PICKING = ("single-positive", "pick-area", "pick-largest", "pick-rarest")  # those that leave one of those present
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class DataPart:
     images: str = ""  # folder of the images, or of the data set
     labels: str = ""  # label file, where the format has one
     options: dict[str, Any] = field(default_factory=dict)  # what else the format's reader takes
-    protocol: str = "as-given"  # as-given | single-positive | known-ratio | drop-positives | complete
+    protocol: str = "as-given"  # as-given | complete | single-positive | pick-… | known-ratio | drop-positives
     protocol_seed: int = 1200
     protocol_share: float = 0.0  # what stays: of all labels (known-ratio), of the present ones (drop-positives)
     unlabelled: str = "error"  # error | keep | drop: what to do with an image that has no label
@@ -74,6 +75,7 @@ class RunPart:
     compile: bool = False
     autotune: bool = False  # try every convolution kernel at the start of a run on a GPU (some 15 s)
     deterministic: bool = False
+    record: bool = True  # replay training passes on a GPU as CUDA graphs
     cache: str = "ram"  # none | ram | device | features (of a frozen backbone, for training its head alone)
     features: str = ""  # folder where features are kept; "" = the user's own cache
     decoded: str = ""  # folder where decoded pictures are kept for the next run; "" = nowhere
@@ -92,7 +94,7 @@ class Recipe:
     run: RunPart = field(default_factory=RunPart)
 
     def __post_init__(self) -> None:
-        _one_of("data.protocol", self.data.protocol, ("as-given", "single-positive", "complete", *_SHARING))
+        _one_of("data.protocol", self.data.protocol, ("as-given", "complete", *_PICKING, *_SHARING))
         self._check_share(self.data.protocol, self.data.protocol_share)
         _one_of("data.unlabelled", self.data.unlabelled, ("error", "keep", "drop"))
         _one_of("select.rule", self.select.rule, ("clean", "observed", "last"))

@@ -17,6 +17,7 @@ from rich.text import Text
 from pluralis.errors import Interrupted
 
 if TYPE_CHECKING:
+    from pluralis.counting import Counts
     from pluralis.method import Clock
     from pluralis.run import Hooks
 
@@ -101,4 +102,18 @@ def figures_table(title: str, rows: dict[str, dict[str, float]]) -> Table:
     for label, figures in rows.items():
         cells = (f"{figures[n]:.2f}" if n in figures else "" for n in names)
         table.add_row(Text(label), *cells)
+    return table
+
+
+def counts_table(counts: Counts) -> Table:
+    """One line a class and one for all: written, expected, missing, and the interval of what is missing."""
+    mean, low, high = counts.per_image
+    title = f"{counts.rows:,} images, {mean:.2f} labels an image expected ({low:.2f} to {high:.2f})"
+    table = Table(title=Text(title))
+    for name in ("label", "written", "expected", "missing", "95 % interval"):
+        table.add_column(name, justify="left" if name == "label" else "right")
+    for count in (*counts.classes, counts.total):
+        ends = f"{count.low - count.written:,.1f} to {count.high - count.written:,.1f}"
+        cells = f"{count.written:,}", f"{count.expected:,.1f}", f"{count.missing:,.1f}", ends
+        table.add_row(Text(count.name), *cells, end_section=count is counts.classes[-1])
     return table

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pluralis.labels import Labels
+from pluralis.losses.base import Loss
 from pluralis.models.network import Network
 from pluralis.stage import Stage
 from pluralis.state import LabelState
@@ -134,6 +135,8 @@ class Method(nn.Module):
 class LossMethod(Method):
     """Any plain loss over one network."""
 
+    memory = ("loss.tally.",)  # where a loss counts what its `figures` tell
+
     def __init__(self, net: nn.Module, loss: nn.Module) -> None:
         super().__init__()
         self.net = net
@@ -143,6 +146,10 @@ class LossMethod(Method):
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])
         return {"loss": self.loss(logits, batch.labels, epoch=clock.epoch, epochs=clock.epochs)}
+
+    def figures(self) -> dict[str, float]:
+        """What the loss learned."""
+        return self.loss.figures() if isinstance(self.loss, Loss) else {}
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
         """What the loss itself learns has a rate of its own (`lr_factor` of the loss) and no weight decay."""

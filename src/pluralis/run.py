@@ -117,7 +117,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             write_file(folder / "data.json", json.dumps(identity).encode())
 
         how = recipe.run
-        runtime = Runtime(device, how.precision, how.compile, how.autotune, how.deterministic)
+        runtime = Runtime(device, how.precision, how.compile, how.autotune, how.deterministic, how.record)
         features = _features(method, recipe, runtime) if how.cache == "features" else None
         if features is not None:
             hooks.say(f"training the head on features of the frozen backbone, kept in {features.folder}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pluralis import distributed
 from pluralis.errors import RecipeError
 from pluralis.method import Method
 
@@ -23,6 +24,7 @@ class Runtime:
     compile: bool = False
     autotune: bool = False  # try every convolution kernel at first: pays for itself in long runs only
     deterministic: bool = False  # bit-equal on a GPU too, at some cost in speed
+    record: bool = True  # replay training passes on a GPU as CUDA graphs, see models/recorded.py
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -49,6 +51,8 @@ class Runtime:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             if self.compile and net._compiled_call_impl is None:
                 net.compile()
+            alone = self.device.type == "cuda" and distributed.world_size() == 1
+            net.record(self.record and alone and not self.compile and net.backbone.recordable)
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,4 +1,4 @@
-"""The published ways of hiding labels and of splitting rows, bit for bit.
+"""Ways of hiding labels and of splitting rows: the published ones, bit for bit, and annotators with a preference.
 
 All use NumPy's legacy generator, whose stream NumPy promises never to change: the papers' label
 files can only be had again by drawing the same numbers in the same order.
@@ -6,13 +6,17 @@ files can only be had again by drawing the same numbers in the same order.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import issparse
 
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 _DRAWS = 1 << 20  # numbers drawn at once: the stream is the same for any number, the memory is not
 
@@ -36,6 +40,52 @@ def single_positive(labels: Labels, seed: int = 1200) -> Labels:
             columns.append(int(present[0]))
     ones = np.ones(len(rows), np.int64)
     return Labels.from_entries(rows, columns, ones, labels.shape, labels.classes, labels.row_ids)
+
+
+def pick(labels: Labels, weights: Any, seed: int = 1200) -> Labels:
+    """Keep one positive of each row of a complete label matrix, drawn in proportion to its weight; hide the others.
+
+        P(c | row) = w_c / Σ_{j present} w_j
+
+    An annotator for whom some labels catch the eye more than others. Equal weights are `single_positive` in
+    distribution, not in its draw. Where all positives of a row have the weight 0 they are equally likely; elsewhere
+    one of weight 0 is never picked. A row without any positive stays without labels.
+
+    weights: [N, C], dense or a SciPy sparse matrix, or [C] for all rows; at least 0, read at the positives alone.
+
+    >>> labels = Labels.from_dense([[1, 1, -1]] * 1000)
+    >>> pick(labels, [3.0, 1.0, 9.0]).summary().positives.tolist()                  # three to one
+    [760, 240, 0]
+    """
+    rows, columns = _positives(labels)
+    weight = _weights(labels, weights, rows, columns)
+    weight[np.bincount(rows, weight, len(labels))[rows] == 0] = 1.0
+    # Of clocks that ring at rates w, the first to ring is c with the chance above. Logarithms cannot overflow.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rings = np.log(np.random.RandomState(seed).standard_exponential(len(rows))) - np.log(weight)
+    return _first_of_each_row(labels, rows, columns, rings)
+
+
+def pick_largest(labels: Labels, weights: Any) -> Labels:
+    """Keep the positive with the largest weight of each row, the first class where several have it; nothing is drawn.
+
+    Weights, and rows without any positive, as for `pick`.
+
+    >>> pick_largest(Labels.from_dense([[1, 1, -1], [1, 1, 1]]), [2.0, 2.0, 3.0]).dense().tolist()
+    [[1, 0, 0], [0, 0, 1]]
+    """
+    rows, columns = _positives(labels)
+    return _first_of_each_row(labels, rows, columns, -_weights(labels, weights, rows, columns))
+
+
+def pick_rarest(labels: Labels) -> Labels:
+    """Keep the positive of each row whose class is present in the fewest of all rows; ties go to the first class.
+
+    >>> pick_rarest(Labels.from_dense([[1, 1, -1], [1, -1, -1], [1, 1, 1]])).dense().tolist()
+    [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    """
+    rows, columns = _positives(labels)
+    return _first_of_each_row(labels, rows, columns, labels.summary().positives[columns])
 
 
 def known_ratio(labels: Labels, ratio: float, seed: int = 0) -> Labels:
@@ -83,6 +133,39 @@ def split(rows: int, fraction: float = 0.2, seed: int = 1200) -> tuple[Ints, Int
     held_out = int(np.round(fraction * rows))
     order = np.random.RandomState(seed).permutation(rows)
     return np.sort(order[: rows - held_out]), np.sort(order[rows - held_out :])
+
+
+def _positives(labels: Labels) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Row and class numbers [K] of the positives of complete labels, by row and then by class."""
+    _require_complete(labels)
+    rows, columns, values = labels.entries()
+    return rows[values > 0], columns[values > 0]
+
+
+def _weights(labels: Labels, weights: Any, rows: Ints, columns: npt.NDArray[np.int32]) -> Floats:
+    """[K] the weights of the positives."""
+    shape, wanted = np.shape(weights), labels.shape
+    if shape not in (wanted, wanted[1:]):
+        raise DataError(f"weights of shape {shape} for labels of shape {wanted}; give one for each label or each class")
+    every: Any = weights.tocsr() if issparse(weights) else np.broadcast_to(weights, wanted)
+    found = every[rows, columns]
+    weight: Floats = np.array(found.toarray() if issparse(found) else found, np.float64).reshape(-1)
+    wrong = ~((weight >= 0) & (weight < np.inf))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        where = f"row {labels.id(int(rows[at]))!r}, class {labels.classes[columns[at]]!r}"
+        raise DataError(f"{where}: the weight {weight[at]} is not possible; give a finite number of at least 0")
+    return weight
+
+
+def _first_of_each_row(
+    labels: Labels, rows: Ints, columns: npt.NDArray[np.int32], key: npt.NDArray[Any]
+) -> Labels:
+    """Of the positives the one with the smallest key of its row; where several have it, the first class."""
+    starts = np.unique(rows, return_index=True)[1]
+    chosen = np.lexsort((key, rows))[starts]  # stable, and `rows` ascend: row by row the places stay the same
+    ones = np.ones(len(chosen), np.int64)
+    return Labels.from_entries(rows[chosen], columns[chosen], ones, labels.shape, labels.classes, labels.row_ids)
 
 
 def _below(bound: float, count: int, seed: int) -> npt.NDArray[np.bool_]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pluralis.config import DataPart, SelectPart
 from pluralis.data import protocols
-from pluralis.data.formats import read
+from pluralis.data.formats import read, voc
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, TensorImages
 from pluralis.errors import DataError
@@ -118,7 +118,23 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
         return protocols.known_ratio(labels, part.protocol_share, part.protocol_seed)
     if part.protocol == "drop-positives":
         return protocols.drop_positives(labels, 1 - part.protocol_share, part.protocol_seed)
+    if part.protocol == "pick-rarest":
+        return protocols.pick_rarest(labels)
+    if part.protocol == "pick-largest":
+        return protocols.pick_largest(labels, load_areas(part, labels))
+    if part.protocol == "pick-area":
+        return protocols.pick(labels, load_areas(part, labels), part.protocol_seed)
     return labels
+
+
+def load_areas(part: DataPart, labels: Labels) -> np.ndarray:
+    """[N, C] pixels that the boxes of each class cover in each image, where the format has boxes."""
+    if part.format != "voc":
+        raise DataError(
+            f'data.protocol = "{part.protocol}" goes by the areas of boxes, which are read from the format voc alone,'
+            f' not from {part.format}: use data.protocol = "single-positive" or "pick-rarest"'
+        )
+    return voc.areas(part.images, labels)
 
 
 def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:

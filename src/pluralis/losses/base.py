@@ -34,6 +34,10 @@ class Loss(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         raise NotImplementedError
 
+    def figures(self) -> dict[str, float]:
+        """What the loss learned, for the history of a run: one finite number a name."""
+        return {}
+
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in parameters(type(self)))
 

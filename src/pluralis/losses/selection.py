@@ -15,6 +15,7 @@ from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.losses.base import Loss
 from pluralis.losses.kernels import check_batch
+from pluralis.losses.rate_tally import RateTally
 from pluralis.losses.rowwise import RowKernel, rowwise, walk_rows
 from pluralis.losses.selection_one import one_likelihood, one_posterior
 from pluralis.losses.selection_rate import UNLABELLED, estimate_rate, learned_rate, rate_likelihood, rate_posterior
@@ -109,7 +110,8 @@ class Selection(Loss):
     `rate`, for mechanism "rate": a number, None to learn one while training, or "class" to learn one for each class.
     A learned rate starts at 1/2 and enters with its full likelihood, Σ_O log ρ included. It can be told from p only
     where some images show a class beyond doubt: were p the same for all of them, halving ρ and doubling p would change
-    nothing. `rates` gives what was learned; `estimate_rate` the rate with its standard error, from held-out rows.
+    nothing. `rates` gives what was learned, `figures` puts it into the history with its standard error (the mean over
+    classes); `estimate_rate` finds the rate from held-out rows.
 
     >>> Selection()(torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))                               # log(24/7)/3
     tensor(0.4107)
@@ -136,10 +138,12 @@ class Selection(Loss):
         self.rate = rate if rate is None or isinstance(rate, str) else number(_OWNER, "rate", rate, 0.0, 1.0)
         learned = mechanism == "rate" and not isinstance(self.rate, float)
         self.rate_logit = nn.Parameter(torch.zeros(0 if rate == "class" else 1)) if learned else None
+        self.tally = RateTally(len(self.rate_logit)) if self.rate_logit is not None else None
 
     def start(self, labels: Labels) -> None:
         if self.rate == "class" and self.rate_logit is not None:
             self.rate_logit = nn.Parameter(self.rate_logit.new_zeros(len(labels.classes)))
+            self.tally = RateTally(len(labels.classes)).to(self.rate_logit.device)
 
     def rates(self) -> Tensor:
         """The rates of writing, [1] or [C]."""
@@ -148,6 +152,17 @@ class Selection(Loss):
         if self.mechanism == "one":
             raise RecipeError(f'{_OWNER}: one label was picked, so there is no rate; set mechanism = "rate"')
         return torch.tensor([self.rate])
+
+    def figures(self) -> dict[str, float]:
+        """A learned rate and its standard error; of several their mean, whose error takes them as independent."""
+        if self.tally is None:
+            return {}
+        rates, errors = self.rates().double(), self.tally.errors()
+        known = errors.isfinite()
+        if not bool(known.any()):
+            return {"rate": float(rates.mean())} if len(rates) else {}
+        error = float(errors[known].square().sum().sqrt() / known.sum())
+        return {"rate": float(rates[known].mean()), "rate error": error}
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         if self.rate_logit is None:
@@ -159,6 +174,8 @@ class Selection(Loss):
                 f'{_OWNER}: {len(self.rate_logit)} rates for {classes} classes; with rate = "class" call start(labels) '
                 "with the training labels first"
             )
+        if self.training and self.tally is not None:
+            self.tally.add(logits, labels, self.rates(), self.unlabelled == "absent", epoch)
         log_odds = (self.rate_logit * _PACE).expand(classes)
         return learned_rate(logits, labels, log_odds, self.unlabelled == "absent")
 
@@ -167,6 +184,7 @@ class Selection(Loss):
         if self.rate == "class" and self.rate_logit is not None and stored is not None:
             # one without labels cannot know how many there are
             self.rate_logit = nn.Parameter(torch.empty_like(stored, device=self.rate_logit.device))
+            self.tally = RateTally(len(stored)).to(self.rate_logit.device)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

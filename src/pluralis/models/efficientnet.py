@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.models.base import Backbone, Triple, init_conv
+from pluralis.models.fused_norm import Norm
 
 # (expansion, channels, repeats, stride of the first repeat, kernel)
 _STAGES = (
@@ -47,8 +48,8 @@ class SameConv2d(nn.Conv2d):
         return total // 2, total - total // 2
 
 
-def _norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+def _norm(channels: int, relu6: bool = True) -> Norm:
+    return Norm(channels, eps=1e-3, momentum=0.01, relu6=relu6)
 
 
 class InvertedResidual(nn.Module):
@@ -65,13 +66,13 @@ class InvertedResidual(nn.Module):
         self._depthwise_conv = SameConv2d(width, width, kernel, stride, groups=width)
         self._bn1 = _norm(width)
         self._project_conv = SameConv2d(width, out_channels, 1)
-        self._bn2 = _norm(out_channels)
+        self._bn2 = _norm(out_channels, relu6=False)
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
         if self.expands:
-            y = F.relu6(self._bn0(self._expand_conv(y)), inplace=True)
-        y = F.relu6(self._bn1(self._depthwise_conv(y)), inplace=True)
+            y = self._bn0(self._expand_conv(y))
+        y = self._bn1(self._depthwise_conv(y))
         y = self._bn2(self._project_conv(y))
         return x + y if self.skips else y
 
@@ -107,7 +108,8 @@ class EfficientNetLite0(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised images [B, 3, H, W] -> map [B, 1280, H/32, W/32]."""
-        x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
+        x = self._bn0(self._conv_stem(x))
         for block in self._blocks:
             x = block(x)
-        return F.relu6(self._bn1(self._conv_head(x)), inplace=True)
+        out: Tensor = self._bn1(self._conv_head(x))
+        return out

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pluralis.errors import RecipeError
 from pluralis.models.base import Backbone
 from pluralis.models.heads import Head
+from pluralis.models.recorded import Recorded
 
 
 class Network(nn.Module):
@@ -32,6 +33,12 @@ class Network(nn.Module):
         self.register_buffer("std", torch.tensor(backbone.std).view(1, 3, 1, 1), persistent=False)
         self._frozen_modules: tuple[str, ...] = ()
         self._frozen_batch_norm = False
+        self._recorded: Recorded | None = None
+
+    def record(self, on: bool) -> None:
+        """Whether training passes of the backbone on a GPU are recorded once and replayed."""
+        if on != (self._recorded is not None):
+            self._recorded = Recorded(self.backbone) if on else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Images [B, 3, H, W] -> logits [B, C]."""
@@ -44,7 +51,7 @@ class Network(nn.Module):
         x = x.to(self.mean.dtype)
         if self.normalize:
             x = (x - self.mean) / self.std
-        return self.backbone(x)
+        return (self._recorded or self.backbone)(x)
 
     def freeze(self, stages: int | Literal["all"], batch_norm: bool = False) -> None:
         """Freezes the first `stages` stages of the backbone, or "all" of it, from now on and nothing else.

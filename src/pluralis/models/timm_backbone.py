@@ -38,6 +38,8 @@ def _broken(error: Exception) -> RecipeError:
 class TimmBackbone(Backbone):
     """A timm network without its pooling and classifier; `model_name` is timm's own name for it."""
 
+    recordable = False  # what such a network does inside is not known here
+
     def __init__(self, model_name: str) -> None:
         super().__init__()
         timm = import_timm()

@@ -1,18 +1,25 @@
-"""PASCAL VOC classification: the lists `ImageSets/Main/<class>_<split>.txt` and the photos `JPEGImages`."""
+"""PASCAL VOC: the lists `ImageSets/Main/<class>_<split>.txt`, the photos `JPEGImages`, the boxes `Annotations`."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset, require_files
 from pluralis.data.safe_io import resolve_inside
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
+MAX_BYTES = 1 << 18  # of one annotation file: eighteen times the largest of VOC 2012, train and val
+MAX_SIDE = 1e9  # pixels: larger numbers are no coordinates
 _VALUES = {"1": 1, "-1": -1, "0": 0}
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+Box = tuple[float, float, float, float]
 
 
 def read(root: str | Path, split: str = "train", difficult: str = "unknown") -> Dataset:
@@ -41,6 +48,71 @@ def read(root: str | Path, split: str = "train", difficult: str = "unknown") -> 
     images = [resolve_inside(base / "JPEGImages", f"{i}.jpg") for i in ids]
     require_files(images, first)
     return Dataset(images, Labels.from_dense(signed, classes, ids))
+
+
+def areas(root: str | Path, labels: Labels) -> npt.NDArray[np.float64]:
+    """[N, C] pixels that the boxes of each class cover together in each image, from `Annotations/<image id>.xml`.
+
+    A pixel under two boxes of one class counts once: ten people in a row are no larger than the picture. Objects that
+    are marked as difficult do not count, as in the lists. `root` is that of `read`, and `labels` what it gave; other
+    classes in the files, and parts of objects, are passed over. Where no box of a class is drawn its area is 0.
+    """
+    folder = _year_folder(Path(root)) / "Annotations"
+    if not folder.is_dir():
+        raise DataError(f"{folder}: is not there, so no box is known; unpack the annotations beside JPEGImages")
+    column = {name: place for place, name in enumerate(labels.classes)}
+    found = np.zeros(labels.shape)
+    for row, name in enumerate(labels.ids):
+        for kind, boxes in _boxes(resolve_inside(folder, f"{name}.xml")).items():
+            if kind in column:
+                found[row, column[kind]] = _covered(boxes)
+    return found
+
+
+def _boxes(path: Path) -> dict[str, list[Box]]:
+    """Class -> its boxes in one annotation file, as left, top, right and bottom edges."""
+    boxes: dict[str, list[Box]] = defaultdict(list)
+    for number, entry in enumerate(_parse_xml(path).findall("object"), start=1):
+        where = f"{path}, object {number}"
+        name = (entry.findtext("name") or "").strip()
+        if not name:
+            raise DataError(f"{where}: it has no name; unpack the annotations again")
+        if (entry.findtext("difficult") or "").strip() == "1":
+            continue
+        try:
+            left, top, right, bottom = (float(entry.findtext(f"bndbox/{side}") or "") for side in _SIDES)
+        except ValueError:
+            raise DataError(f"{where}: its bndbox does not hold the numbers {', '.join(_SIDES)}") from None
+        if not (-MAX_SIDE < left <= right < MAX_SIDE and -MAX_SIDE < top <= bottom < MAX_SIDE):
+            raise DataError(f"{where}: the box {left:g}, {top:g}, {right:g}, {bottom:g} is not possible")
+        boxes[name].append((left, top, right + 1, bottom + 1))  # the last pixel belongs to the box
+    return boxes
+
+
+def _covered(boxes: list[Box]) -> float:
+    """The area of the union of the boxes: of all pieces that their edges cut, those that lie in a box."""
+    left, top, right, bottom = np.array(boxes).T[:, :, None]
+    x, y = np.unique([left, right]), np.unique([top, bottom])
+    across, down = (left <= x[:-1]) & (x[1:] <= right), (top <= y[:-1]) & (y[1:] <= bottom)
+    inside = down.T.astype(np.float32) @ across > 0
+    return float(np.diff(y) @ inside @ np.diff(x))
+
+
+def _parse_xml(path: Path) -> Any:
+    from defusedxml import DefusedXmlException
+    from defusedxml.ElementTree import ParseError, fromstring
+
+    try:
+        if not path.is_file():  # also keeps away from pipes and devices, on which reading may hang
+            raise DataError(f"{path}: is not there, so its boxes are not known; unpack the annotations again")
+        if path.stat().st_size > MAX_BYTES:
+            raise DataError(f"{path}: over the limit of {MAX_BYTES:,} bytes; it is no annotation of an image")
+        return fromstring(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}; unpack the annotations again") from None
+    except (ParseError, DefusedXmlException, ValueError, LookupError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: is not plain XML: {words}; unpack the annotations again") from None
 
 
 def _year_folder(root: Path) -> Path:

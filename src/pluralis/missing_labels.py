@@ -1,0 +1,167 @@
+"""What a finished run says about the labels that nobody wrote down: of which rows, by what formula, into which file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pluralis.checkpoint import write_file
+from pluralis.counting import COLUMNS, Counts, count_labels
+from pluralis.data.formats.csv import neutralise
+from pluralis.data.loader import Progress
+from pluralis.data.source import Source, apply_protocol, check_classes, load_source, load_split
+from pluralis.errors import DataError, RecipeError
+from pluralis.evaluate import predict
+from pluralis.labels import Labels
+from pluralis.losses import Selection, selection_posterior
+from pluralis.method import LossMethod, Method
+from pluralis.methods.relabel import Relabel
+from pluralis.params import choice, number
+from pluralis.predictions import write_predictions
+from pluralis.run import TrainedRun
+from pluralis.runtime import Runtime
+
+LAYOUTS = ("long", "wide")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows and the logits [N, C] that the network gives for them, not calibrated."""
+
+    labels: Labels
+    logits: Tensor
+
+
+def own_rows(trained: TrainedRun, folder: Path) -> tuple[Source, Source | None]:
+    """The rows that the run was trained on, and those that it held out, as the run saw them."""
+    split = load_split(replace(trained.recipe.data, test={}), trained.recipe.select)
+    check_classes(split.train.labels, trained.classes, "the data set")
+    identity = folder / "data.json"
+    if identity.exists() and json.loads(identity.read_text())["fingerprint"] != split.fingerprint():
+        raise DataError(
+            f"the labels or images changed since the run in {folder} was trained, so which rows it held out is not"
+            " known: put them back, or `relabel` the data as it is now with --images and --labels"
+        )
+    return split.train, split.held
+
+
+def named_rows(trained: TrainedRun, values: Mapping[str, Any], settings: Iterable[str] = ()) -> Source:
+    """Labelled data that the user names, over the data part of the run's recipe; its protocol holds here too."""
+    for setting in settings:
+        if not setting.startswith("data.") or setting.startswith(("data.size", "data.store_size", "data.test")):
+            raise RecipeError(f"--set {setting}: only settings of the data can be given; the rest is the run's own")
+    recipe = replace(trained.recipe, data=replace(trained.recipe.data, test={}))
+    part = recipe.with_settings(settings, values).data
+    if part.format == "csv":  # the file may list them in another order, or lack some
+        part = replace(part, options={"classes": list(trained.classes), **part.options})
+    source = load_source(part)
+    return Source(source.images, apply_protocol(source.labels, part))
+
+
+def look(trained: TrainedRun, source: Source, views: str = "fast", progress: Progress | None = None) -> Part:
+    """Predict labelled rows with the run's network."""
+    device = next(trained.method.parameters()).device
+    with Runtime(device, trained.recipe.run.precision).autocast():
+        return Part(source.labels, predict(trained.method, trained.loader(source), progress=progress, views=views))
+
+
+def together(parts: Sequence[Part]) -> Part:
+    """The rows of all parts, one part after the other."""
+    ids = tuple(name for part in parts for name in part.labels.ids)
+    dense = np.concatenate([part.labels.dense() for part in parts])
+    labels = Labels.from_dense(dense, parts[0].labels.classes, ids)
+    return Part(labels, torch.cat([part.logits for part in parts]))
+
+
+def how_written(method: Method) -> dict[str, Any]:
+    """How labels came to be written, as the method has it: keywords of `selection_posterior`."""
+    loss = method.loss if isinstance(method, LossMethod) else None
+    if not isinstance(loss, Selection):
+        return {}
+    rate = loss.rates().cpu() if loss.mechanism == "rate" else None
+    return {"mechanism": loss.mechanism, "rate": rate, "a": loss.a, "unlabelled": loss.unlabelled}
+
+
+def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tensor, str]:
+    """[N, C] the chance of each label being present given those that were written, and what it rests on, in words.
+
+    It is `selection_posterior`, of the run's own probabilities where its method is `selection` or `relabel` (a learned
+    or given rate included), and of calibrated ones for any other method.
+    """
+    own, logits = how_written(trained.method), part.logits
+    if own or isinstance(trained.method, Relabel):
+        what = "the run's own probabilities"
+    else:
+        scale = trained.calibration_of(views)
+        logits = scale.a * logits.double() + scale.b
+        known = trained.rule.startswith("observed")
+        what = "calibrated probabilities" if known else "probabilities that this run did not calibrate"
+    found = selection_posterior(logits, torch.from_numpy(part.labels.dense()), **own)
+    return found, f"given the written labels, from {what}"
+
+
+def count_missing(trained: TrainedRun, part: Part, held: Part | None, **options: Any) -> Counts:
+    """`count_labels` of these rows, calibrated on the held-out ones, with labels written as the method has it.
+
+    Where they are written at a rate, the run's own probabilities and rate are taken as they are.
+    """
+    how = {key: value for key, value in how_written(trained.method).items() if key != "a"}
+    at_rate = how.get("mechanism") == "rate"
+    pair = None if held is None or at_rate else (held.logits, held.labels)
+    return count_labels(part.logits, part.labels, pair, **{**how, **options})
+
+
+def check_file(path: Path, force: bool) -> None:
+    """Refuse a file that cannot be or that is there, before any work is done."""
+    if path.suffix.lower() != ".csv":
+        raise RecipeError(f"--out is {path}; its name must end with .csv")
+    if path.exists() and not force:
+        raise RecipeError(f"{path} is there already: name another file with --out, or write over it with --force")
+
+
+def write_missing(path: Path, labels: Labels, found: Tensor, least: float = 0.5, layout: str = "long") -> int:
+    """Write the unknown labels with a chance of at least `least`, and give their number.
+
+    long: `image,label,probability`, the most likely of all first; equal ones by image and class.
+    wide: an image a line, a class a column: 1 written, 0 verified absent, the chance, or blank below `least`.
+    """
+    number("relabel", "min-probability", least, low=0.0, high=1.0)
+    known = torch.from_numpy(labels.dense())
+    likely = (known == 0) & (found >= least)
+    if choice("relabel", "layout", layout, LAYOUTS) == "wide":
+        _write_wide(path, labels, torch.where(known == 0, found, (known > 0).to(found)), (known != 0) | likely)
+        return int(likely.sum())
+    rows, columns = likely.nonzero(as_tuple=True)
+    values, order = found[rows, columns].sort(descending=True, stable=True)
+    names, ids = labels.classes, labels.ids
+    lines = list(zip(rows[order].tolist(), columns[order].tolist(), values.tolist(), strict=True))
+    write_predictions(path, [ids[row] for row, _, _ in lines], [[(names[c], value)] for _, c, value in lines])
+    return len(lines)
+
+
+def write_counts(path: Path, counts: Counts) -> None:
+    """The table by class and the line for all, as CSV."""
+    _write(path, [COLUMNS, *([neutralise(str(row["label"])), *list(row.values())[1:]] for row in counts.table(3))])
+
+
+def _write_wide(path: Path, labels: Labels, values: Tensor, shown: Tensor) -> None:
+    lines = [["image", *map(neutralise, labels.classes)]]
+    for name, row, show in zip(labels.ids, values.tolist(), shown.tolist(), strict=True):
+        lines.append([neutralise(name), *(f"{v:.6g}" if s else "" for v, s in zip(row, show, strict=True))])
+    _write(path, lines)
+
+
+def _write(path: Path, lines: Iterable[Sequence[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, lineterminator="\n").writerows(lines)
+    write_file(path, buffer.getvalue().encode())

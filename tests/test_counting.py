@@ -1,0 +1,229 @@
+"""Counting labels without clean ones: against closed forms, against simulated truth, and at the edges."""
+
+from __future__ import annotations
+
+import itertools
+from time import perf_counter
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from pluralis import count_labels
+from pluralis.conditional_calibration import calibrations, given_something
+from pluralis.counting import Counts
+from pluralis.errors import DataError, LabelError, RecipeError
+from pluralis.labels import Labels
+
+
+def simulate(rows: int, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, what is there, and one label of each image picked at random; images without any are not shown."""
+    z = 2 * rng.normal(size=(2 * rows, classes)) + np.linspace(-3, 0, classes)
+    truth = rng.random(z.shape) < 1 / (1 + np.exp(-z))
+    shown = np.flatnonzero(truth.any(1))[:rows]
+    z, truth = z[shown], truth[shown]
+    labels = np.zeros(z.shape, np.int8)
+    labels[np.arange(rows), (rng.random(z.shape) * truth).argmax(1)] = 1
+    return z, truth, labels
+
+
+def covered(simulations: range, rows: int, held: int, classes: int = 6) -> tuple[float, float]:
+    """How often the intervals hold the true number: in all, and by class. The model's logits are off by a and b."""
+    totals, parts = [], []
+    for seed in simulations:
+        rng = np.random.default_rng(seed)
+        (z, truth, labels), (held_z, _, held_labels) = (simulate(n, classes, rng) for n in (rows, held))
+        found = count_labels((z - 1) / 2, labels, ((held_z - 1) / 2, held_labels), seed=seed, draws=400)
+        totals.append(found.total.low <= truth.sum() <= found.total.high)
+        parts += [c.low <= n <= c.high for c, n in zip(found.classes, truth.sum(0), strict=True)]
+    return float(np.mean(totals)), float(np.mean(parts))
+
+
+def test_intervals_hold_the_truth_in_a_few_simulations() -> None:
+    total, parts = covered(range(24), 150, 100)
+    assert total >= 0.83
+    assert 0.88 <= parts <= 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rows", "held"), [(200, 200), (400, 80), (1000, 500)])
+def test_intervals_hold_the_truth_as_often_as_they_say(rows: int, held: int) -> None:
+    total, parts = covered(range(1000, 1200), rows, held)
+    assert 0.88 <= total <= 0.99
+    assert 0.88 <= parts <= 0.99
+
+
+def enumerated(z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray, float, float]:
+    """P(pick | something), r, Var of the number of labels, P(pick), by walking over all sets of labels of one row."""
+    p = 1 / (1 + np.exp(-z))
+    weight, chance, square, mean, something = 0.0, np.zeros(len(z)), 0.0, 0.0, 0.0
+    for there in itertools.product((0, 1), repeat=len(z)):
+        t = np.array(there)
+        if (t[y < 0] > 0).any():
+            continue
+        q = float(np.prod(np.where(t > 0, p, 1 - p)))
+        something += q * t.any()
+        if (t[y > 0] == 0).any():
+            continue
+        pick = q / t.sum()
+        weight, chance = weight + pick, chance + pick * t
+        mean, square = mean + pick * t.sum(), square + pick * t.sum() ** 2
+    return weight / something, chance / weight, square / weight - (mean / weight) ** 2, weight
+
+
+def one_picked(rows: int = 12, classes: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z, y = rng.normal(size=(rows, classes)) * 2, np.zeros((rows, classes), int)
+    y[np.arange(rows), rng.integers(classes, size=rows)] = 1
+    y[(rng.random(y.shape) < 0.15) & (y == 0)] = -1
+    return z, y
+
+
+def test_calibrated_probabilities_give_the_closed_form() -> None:
+    z, y = one_picked()
+    found = count_labels(z, y, draws=20_000)
+    parts = [enumerated(*row) for row in zip(z, y, strict=True)]
+    np.testing.assert_allclose([c.expected for c in found.classes], sum(part[1] for part in parts), rtol=1e-9)
+    mean, spread = found.total.expected, np.sqrt(sum(part[2] for part in parts))
+    assert mean == pytest.approx(sum(part[1].sum() for part in parts))
+    assert found.total.high - mean == pytest.approx(1.96 * spread, rel=0.05)
+    assert mean - found.total.low == pytest.approx(1.96 * spread, rel=0.05)
+
+
+def test_the_likelihood_is_given_that_something_is_there() -> None:
+    z, y = one_picked(rows=20, seed=3)
+    y[-2], y[-1] = np.where(np.arange(5) == 1, 1, -1), np.where(np.arange(5) == 1, -1, 0)  # all known; nothing written
+    nll, slope = given_something(torch.from_numpy(z), torch.from_numpy(y))
+    p = 1 / (1 + np.exp(-z))
+    absent = [np.log(1 - p[i][y[i] < 0]).sum() for i in range(20)]
+    expected = [-np.log(enumerated(z[i], y[i])[0]) - absent[i] for i in range(18)]
+    # the chance of the verified absent labels is a factor of its own
+    np.testing.assert_allclose(nll[:18].numpy(), expected, rtol=1e-10)
+    np.testing.assert_allclose(nll[18:].numpy(), [-np.log(p[18, 1]) - absent[18], -absent[19]], rtol=1e-10)
+    step = 1e-6 * np.random.default_rng(0).normal(size=z.shape)
+    up, down = (given_something(torch.from_numpy(z + s * step), torch.from_numpy(y))[0] for s in (1, -1))
+    np.testing.assert_allclose((up - down).numpy() / 2, (slope.numpy() * step).sum(1), rtol=1e-4, atol=1e-12)
+
+
+def test_one_step_from_the_fit_is_close_to_fitting_anew() -> None:
+    """Bootstrap samples have calibrations as they would have if each were fitted from the start."""
+    z, _, y = simulate(300, 6, np.random.default_rng(0))
+    best, steps, _ = calibrations(torch.from_numpy(z), torch.from_numpy(y), 400, np.random.default_rng(0))
+
+    def refit(rows: np.ndarray) -> np.ndarray:
+        zs, ys = torch.from_numpy(z[rows]), torch.from_numpy(y[rows])
+
+        def loss(x: np.ndarray) -> float:
+            return float(given_something(np.exp(x[0]) * zs + x[1], ys)[0].sum()) + x[0] ** 2 / 2 + x[1] ** 2 / 18
+
+        return np.asarray(minimize(loss, best, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x)
+
+    rng = np.random.default_rng(1)
+    anew = np.stack([refit(rng.integers(300, size=300)) for _ in range(20)])
+    np.testing.assert_allclose(best, refit(np.arange(300)), atol=5e-3)
+    ratio = (best + steps).std(0) / anew.std(0)
+    assert ((ratio > 0.6) & (ratio < 1.6)).all(), ratio
+
+
+def test_written_and_verified_labels_are_what_they_are() -> None:
+    z, y = one_picked()
+    y[:, 2] = -1
+    y[:, 3] = 1
+    found = count_labels(z, y, (z, y))
+    absent, present = found.classes[2:4]
+    assert (absent.written, absent.expected, absent.low, absent.high) == (0, 0, 0, 0)
+    assert (present.written, present.expected, present.low, present.high) == (12, 12, 12, 12)
+    assert all(c.written <= c.low <= c.expected <= c.high for c in (*found.classes, found.total))
+
+
+def test_rows_that_are_all_known_are_simply_counted() -> None:
+    y = np.where(np.random.default_rng(0).random((30, 4)) < 0.4, 1, -1)
+    found = count_labels(np.random.default_rng(1).normal(size=(30, 4)), y, one_picked(40, 4))
+    for count, number in zip((*found.classes, found.total), (*(y > 0).sum(0), (y > 0).sum()), strict=True):
+        assert (count.written, count.expected, count.low, count.high, count.missing) == (*[number] * 4, 0)
+
+
+def test_the_order_of_rows_and_the_type_of_numbers_do_not_matter() -> None:
+    (z, _, y), (held_z, _, held_y) = (simulate(80, 5, np.random.default_rng(seed)) for seed in (0, 1))
+    first = count_labels(z, y, (held_z, held_y), seed=3)
+    one, other = np.random.default_rng(2).permutation(80), np.random.default_rng(3).permutation(80)
+    labels = Labels.from_dense(y[one])
+    shuffled = count_labels(torch.from_numpy(z[one]), labels, (held_z[other], torch.from_numpy(held_y[other])), seed=3)
+    np.testing.assert_allclose(numbers(first), numbers(shuffled), rtol=1e-5)
+
+
+def numbers(counts: Counts) -> list[float]:
+    return [value for c in (*counts.classes, counts.total) for value in (c.written, c.expected, c.low, c.high)]
+
+
+def test_a_seed_gives_the_same_interval_again() -> None:
+    z, _, y = simulate(60, 4, np.random.default_rng(0))
+    first, again, other = (count_labels(z, y, (z, y), seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first.total.expected == other.total.expected
+    assert first.total.low != other.total.low
+
+
+def test_few_held_out_rows_make_a_wide_interval_and_are_told() -> None:
+    z, _, y = simulate(400, 6, np.random.default_rng(0))
+    widths = []
+    for held in (40, 400):
+        found = count_labels(z, y, (z[:held], y[:held]))
+        widths.append(found.total.high - found.total.low)
+        assert any(f"rests on {held} rows" in line for line in found.caveats()) == (held == 40)
+    assert widths[0] > 1.5 * widths[1]
+    assert any("Nothing was calibrated" in line for line in count_labels(z, y).caveats())
+
+
+def test_rows_without_a_written_label_are_what_one_says() -> None:
+    z = torch.zeros(10, 4)
+    y = torch.zeros(10, 4, dtype=torch.int8)
+    assert count_labels(z, y).total.expected == pytest.approx(20)
+    assert count_labels(z, y, unlabelled="absent").total.expected == 0
+    y[:, 0] = 1
+    found = count_labels(z, y, mechanism="rate", rate=0.6)  # p (1−ρ)/(1 − ρp) = 0.2/0.7
+    assert [c.missing for c in found.classes] == pytest.approx([0, *[20 / 7] * 3])
+
+
+@pytest.mark.parametrize("value", [1e4, -1e4, 0.0])
+def test_odd_logits_and_labels_stay_finite(value: float) -> None:
+    one = torch.tensor([[1, 0, 0, -1]])
+    for y in (one, one.repeat(5, 1), torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0], [0, -1, 0, 0]])):
+        z = torch.full(y.shape, value, dtype=torch.bfloat16)
+        found = count_labels(z, y, (z, y), draws=50)
+        assert np.isfinite(numbers(found)).all()
+
+
+def test_what_is_wrong_is_said() -> None:
+    z, y = one_picked()
+    for wrong, error, part in (
+        ({"logits": z[:, :2]}, LabelError, r"\(12, 2\)"),
+        ({"logits": z * np.nan}, DataError, "NaN"),
+        ({"logits": z[:0], "labels": y[:0]}, DataError, "no rows"),
+        ({"held_out": (z, 0 * y)}, DataError, "no held-out row"),
+        ({"held_out": (z[:, :2], y[:, :2])}, LabelError, "2 in the held-out"),
+        ({"held_out": (z, y), "mechanism": "rate", "rate": 0.5}, DataError, "leave out held_out"),
+        ({"mechanism": "two"}, RecipeError, "mechanism"),
+        ({"draws": 0}, RecipeError, "draws"),
+        ({"level": 1.0}, RecipeError, "level"),
+        ({"classes": ["a"]}, LabelError, "1 class names"),
+    ):
+        with pytest.raises(error, match=part):
+            count_labels(**{"logits": z, "labels": y, **wrong})
+
+
+def test_the_table_has_names_and_a_line_for_all() -> None:
+    found = count_labels(torch.zeros(14, 3), Labels.from_lists([[0]] * 14, ["cat", "dog", "cow"]))
+    assert [row["label"] for row in found.table()] == ["cat", "dog", "cow", "all"]
+    dog = found.table()[1]
+    assert (dog["written"], dog["expected"], dog["missing"]) == (0, 5.0, 5.0)
+    assert found.per_image[0] == pytest.approx(24 / 14)
+
+
+@pytest.mark.slow
+def test_it_takes_seconds() -> None:
+    (z, _, y), held = (simulate(n, 20, np.random.default_rng(n)) for n in (5000, 1000))
+    start = perf_counter()
+    count_labels(z, y, (held[0], held[2]))
+    assert perf_counter() - start < 10

@@ -1,0 +1,203 @@
+"""`pluralis relabel` and `pluralis count`: what a finished run says about labels that nobody wrote down."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from pluralis import Recipe, load_run, train
+from pluralis.cli import app
+from pluralis.data.scenes import make_scenes
+from pluralis.errors import DataError, PluralisError, RecipeError
+from pluralis.losses import selection_posterior
+from pluralis.missing_labels import how_written, look, own_rows
+
+FAST = [
+    "model.backbone=tiny", "model.weights=", "data.size=24", "train.epochs=1", "train.batch_size=8", "run.device=cpu",
+    "run.workers=0",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 pictures, each with one of its labels written down, and one label known to be absent."""
+    folder = tmp_path_factory.mktemp("photos")
+    scenes = make_scenes("train", 20)
+    lines = ["image,label,value"]
+    for row, pixels in enumerate(scenes.images):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{row:02d}.png")
+        lines.append(f"{row:02d}.png,digit {(scenes.truth[row] > 0).argmax()},1")
+    lines.append(f"00.png,digit {(scenes.truth[0] > 0).argmin()},-1")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def make_run(photos: Path, out: Path, *settings: str) -> Path:
+    values = {"data.images": str(photos), "data.labels": str(photos / "labels.csv")}
+    train(Recipe.load(None, [*FAST, *settings], values), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    rate = 'method.params={mechanism="rate"}'
+    return {
+        "an": make_run(photos, folder / "an", "method.name=an"),
+        "selection": make_run(photos, folder / "selection", "method.name=selection"),
+        "rate": make_run(photos, folder / "rate", "method.name=selection", rate, "select.rule=last"),
+    }
+
+
+def pluralis(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "160"})
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def lines(path: Path) -> list[list[str]]:
+    return list(csv.reader(path.open(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", ["an", "selection", "rate"])
+def test_every_unknown_label_with_its_chance_given_what_was_written(
+    name: str, photos: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "missing.csv"
+    said = pluralis("relabel", runs[name], "--out", out, "--min-probability", 0)
+    header, *rows = lines(out)
+    assert header == ["image", "label", "probability"]
+    trained = load_run(runs[name])
+    known = {(image, label) for image, label, _ in lines(photos / "labels.csv")[1:]}
+    found = {(image, label): float(p) for image, label, p in rows}
+    assert len(found) == len(rows) == 20 * len(trained.classes) - len(known)
+    assert not known & found.keys()
+    chances = [float(p) for _, _, p in rows]
+    assert chances == sorted(chances, reverse=True)
+
+    # by hand, for the rows that were trained on
+    source = own_rows(trained, runs[name])[0]
+    logits, given = look(trained, source).logits.double(), torch.from_numpy(source.labels.dense())
+    if name == "an":
+        assert "calibrated" in said
+        expected = selection_posterior(trained.calibration.a * logits + trained.calibration.b, given)
+    elif name == "selection":
+        expected = selection_posterior(logits, given)
+    else:
+        rate = trained.history[-1]["rate"]
+        expected = selection_posterior(logits, given, "rate", rate=rate)
+    for row, image in enumerate(source.labels.ids):
+        for column, label in enumerate(trained.classes):
+            if given[row, column] == 0:
+                assert found[image, label] == pytest.approx(expected[row, column].item(), abs=2e-5)
+
+
+def test_only_the_likely_ones_and_a_wide_table(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    pluralis("relabel", runs["selection"], "--out", tmp_path / "all.csv", "--min-probability", 0)
+    chances = [float(p) for _, _, p in lines(tmp_path / "all.csv")[1:]]
+    middle = (chances[30] + chances[31]) / 2
+    said = pluralis("relabel", runs["selection"], "--out", tmp_path / "some.csv", "--min-probability", middle)
+    assert lines(tmp_path / "some.csv") == lines(tmp_path / "all.csv")[:32]
+    assert "31 of" in said
+    wide = ["--min-probability", middle, "--layout", "wide"]
+    pluralis("relabel", runs["selection"], "--out", tmp_path / "wide.csv", *wide)
+    header, *rows = lines(tmp_path / "wide.csv")
+    cells = {(row[0], label): cell for row in rows for label, cell in zip(header[1:], row[1:], strict=True) if cell}
+    for image, label, value in lines(photos / "labels.csv")[1:]:
+        assert cells.pop((image, label)) == ("1" if value == "1" else "0")
+    assert {key: float(cell) for key, cell in cells.items()} == {
+        (image, label): pytest.approx(float(p), abs=1e-6) for image, label, p in lines(tmp_path / "some.csv")[1:]
+    }
+
+
+def test_other_data_with_the_labels_that_it_has(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("image,label\n03.png,digit 1\n04.png,\n")
+    named = ["--images", photos, "--labels", tmp_path / "two.csv", "--min-probability", 0]
+    pluralis("relabel", runs["an"], "--out", tmp_path / "a/b.csv", *named)  # the folder is made
+    found = defaultdict(set)
+    for image, label, _ in lines(tmp_path / "a/b.csv")[1:]:
+        found[image].add(label)
+    classes = set(load_run(runs["an"]).classes)
+    assert found == {"03.png": classes - {"digit 1"}, "04.png": classes}
+
+
+def test_a_file_that_is_there_stays_unless_forced(runs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "labels.csv"
+    out.write_text("precious")
+    for command in ("relabel", "count"):
+        with pytest.raises(RecipeError, match="--force"):
+            pluralis(command, runs["an"], "--out", out)
+        assert out.read_text() == "precious"
+    with pytest.raises(RecipeError, match=".csv"):
+        pluralis("relabel", runs["an"], "--out", tmp_path / "labels.txt")
+    pluralis("relabel", runs["an"], "--out", out, "--force")
+    assert lines(out)[0] == ["image", "label", "probability"]
+
+
+def test_what_is_wrong_is_said(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "x.csv"]
+    for words, part in (
+        ([tmp_path / "nowhere", *out], "no finished run"),
+        ([runs["an"], *out, "--layout", "tall"], "long, wide"),
+        ([runs["an"], *out, "--views", "slow"], "slow"),
+        ([runs["an"], *out, "--set", "train.lr=1"], "train.lr"),
+    ):
+        with pytest.raises(PluralisError, match=part):
+            pluralis("relabel", *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text((photos / "labels.csv").read_text())
+    values = {"data.images": str(photos), "data.labels": str(labels)}
+    train(Recipe.load(None, [*FAST, "method.name=an"], values), tmp_path / "run")
+    labels.write_text(labels.read_text() + "05.png,digit 0,-1\n")
+    for command in ("relabel", "count"):
+        with pytest.raises(DataError, match="changed since"):
+            pluralis(command, tmp_path / "run", "--out", tmp_path / "x.csv")
+    named = ["--images", photos, "--labels", labels]
+    assert "unknown labels" in pluralis("relabel", tmp_path / "run", "--out", tmp_path / "x.csv", *named)
+
+
+@pytest.mark.parametrize("name", ["an", "rate"])
+def test_count_prints_a_table_and_when_it_is_biased(
+    name: str, photos: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    said = pluralis("count", runs[name], "--out", tmp_path / "counts.csv")
+    header, *rows = lines(tmp_path / "counts.csv")
+    assert header == ["label", "written", "expected", "missing", "missing from", "missing to"]
+    assert [row[0] for row in rows] == [*load_run(runs[name]).classes, "all"]
+    written = [label for _, label, value in lines(photos / "labels.csv")[1:] if value == "1"]
+    assert [int(row[1]) for row in rows] == [*(written.count(row[0]) for row in rows[:-1]), 20]
+    for row in rows:
+        expected, missing, low, high = map(float, row[2:])
+        assert expected - missing == pytest.approx(int(row[1]), abs=2e-3)
+        assert 0 <= low <= missing + 1e-3 <= high + 2e-3
+    assert "20 images" in said
+    assert "picked at random" in said
+    assert ("rests on 4 rows" if name == "an" else "Nothing was calibrated") in said
+    assert f"{float(rows[-1][2]):,.1f}" in said
+
+
+def test_count_goes_by_the_rows_that_are_named(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("image,label\n03.png,digit 1\n04.png,\n")
+    named = ["--images", photos, "--labels", tmp_path / "two.csv", "--unlabelled", "absent"]
+    said = pluralis("count", runs["selection"], "--out", tmp_path / "counts.csv", *named)
+    assert "2 images" in said
+    assert lines(tmp_path / "counts.csv")[-1][1] == "1"
+
+
+def test_how_labels_are_written_comes_from_the_method(runs: dict[str, Path]) -> None:
+    assert how_written(load_run(runs["an"]).method) == {}
+    assert how_written(load_run(runs["selection"]).method)["mechanism"] == "one"
+    trained = load_run(runs["rate"])
+    assert how_written(trained.method)["rate"].item() == pytest.approx(trained.history[-1]["rate"])
+    assert trained.history[-1]["rate error"] > 0
