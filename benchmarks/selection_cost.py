@@ -43,7 +43,7 @@ def main(
     labels = labels.to(where)
     images = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=where)
     item = Batch((images,), labels, torch.arange(batch, device=where))
-    logits = torch.randn(2, batch, classes, device=where)
+    f, g = torch.randn(2, batch, classes, device=where)
     rates = method.rates(LATE.epoch)
 
     def step(terms: Callable[[], dict[str, torch.Tensor]]) -> None:
@@ -57,8 +57,8 @@ def main(
         return {str(i): an(z, labels) for i, z in enumerate(method.logits(item))}
 
     def selection() -> None:
-        for own, peer in (logits, logits.flip(0)):
-            select(own, peer, labels, *rates)
+        both = torch.stack([f, g])
+        select(both, both.flip(0), labels, *rates)
 
     calls: dict[str, Callable[[], None]] = {
         "CLS": lambda: step(lambda: method(item, LATE)),

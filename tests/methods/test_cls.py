@@ -22,6 +22,7 @@ from pluralis.methods import create_method
 from pluralis.methods.cls import CLS, select
 from pluralis.methods.pair import lowest, mean_logit, reserved, share
 from pluralis.models import create_model
+from tests.losses.passes import Passes
 from tests.methods.pairs import batch_of, cross_entropy, draw, setup_of
 from tests.toys import plan, scenes
 
@@ -54,6 +55,19 @@ def test_the_selection_is_that_of_a_sort(shape: tuple[int, int], ties: bool) -> 
         assert (places(kept), places(suspects)) == reference(f.numpy(), g.numpy(), labels.numpy(), *exact)
 
 
+@pytest.mark.parametrize("ties", [False, True])
+def test_both_networks_at_once_are_each_by_itself(ties: bool) -> None:
+    f, g, labels = draw(np.random.default_rng(5), 9, 7, ties)
+    both = torch.stack([f, g])
+    with Passes() as found:
+        kept, suspects = select(both, both.flip(0), labels, 0.8, 0.7)
+    assert len(found.launched) <= 23, found.launched
+    for row, (own, peer) in enumerate([(f, g), (g, f)]):
+        alone = select(own, peer, labels, 0.8, 0.7)
+        assert torch.equal(kept[row], alone.kept)
+        assert torch.equal(suspects[row], alone.suspects)
+
+
 def test_shares_are_rounded_down_from_their_exact_value() -> None:
     """Also where a product of floats falls just below a whole number, such as 0.57·100."""
     counts = torch.arange(1, 301)
@@ -64,6 +78,7 @@ def test_shares_are_rounded_down_from_their_exact_value() -> None:
 
 def test_nothing_is_taken_that_is_not_marked() -> None:
     values, marked = torch.arange(4.0), torch.tensor([False, False, True, False])
+    assert torch.equal(lowest(values, marked, torch.tensor(1)), marked)
     assert torch.equal(lowest(values, marked, torch.tensor(3)), marked)
     assert not lowest(values, torch.zeros(4, dtype=torch.bool), torch.tensor(1)).any()
 

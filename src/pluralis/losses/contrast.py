@@ -13,6 +13,7 @@ from pluralis.params import choice
 
 VARIANTS = ("paper", "released")
 _NEVER = -1e30  # a similarity that takes no part in a sum of exponentials; −inf would give NaN where all are left out
+_ALONE = -2  # a class that nobody has
 
 
 def label_contrast(
@@ -50,6 +51,8 @@ def label_contrast(
         )
     released = choice("contrast", "variant", variant, VARIANTS) == "released"
     dtype = torch.promote_types(anchors.dtype, torch.float32)
+    if not len(anchors):
+        return anchors.to(dtype).sum()
     scale = None if released else 1 / max(len(anchors) if entries is None else entries, 1)
     with torch.autocast(anchors.device.type, enabled=False):
         total: Tensor = _Contrast.apply(
@@ -69,27 +72,29 @@ class _Contrast(torch.autograd.Function):
         ctx: Any, z: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
     ) -> Tensor:
         batch = len(z)
-        similar = torch.cat([z @ z.T, z @ queue.T], 1).div_(tau)
-        every_class = torch.cat([classes, queue_classes])
-        same = classes[:, None] == every_class
-        left_out = (every_class < 0).expand_as(same)
-        left_out = left_out.clone().fill_diagonal_(True) if scale is None else left_out | same
-        # An anchor is not its own partner; its other view is.
-        partners = same.fill_diagonal_(False).to(z.dtype)
-        count = partners.sum(1)
-        drawn = torch.bmm(similar[:, None], partners[..., None])[:, 0, 0]  # Σ_P z_k·z_k'/τ
-        shares = similar.masked_fill_(left_out, _NEVER)
-        top = shares.amax(1, keepdim=True) if shares.shape[1] else shares.sum(1, keepdim=True)
-        norm = shares.sub_(top).exp_().sum(1)
-        valid = (classes >= 0) & (count > 0) & (top[:, 0] > _NEVER / 2)
-        each = 1 / (count.clamp(min=1) * valid.sum().clamp(min=1)) if scale is None else torch.full_like(count, scale)
-        weight = each * valid
-        value = (weight * (count * (norm.log() + top[:, 0]) - drawn)).sum()
+        every, every_class = torch.cat([z, queue]), torch.cat([classes, queue_classes])
+        similar = torch.addmm(z.new_empty(()), z, every.T, beta=0, alpha=1 / tau)
+        nobody = every_class < 0
+        partners = classes.masked_fill(nobody[:batch], _ALONE)[:, None] == every_class
+        if scale is None:
+            rivals = similar.masked_fill(nobody, _NEVER).fill_diagonal_(_NEVER)
+        else:
+            rivals = similar.masked_fill(partners | nobody, _NEVER)
+        partners.fill_diagonal_(False)  # an anchor is not its own partner; its other view is
+        shares = rivals.softmax(1)
+        norm = rivals.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log_()  # log Σ_N exp(z_k·z_t/τ)
+        if scale is None:
+            count = partners.sum(1, keepdim=True, dtype=z.dtype)
+            terms = partners / (count.clamp(min=1) * count.count_nonzero().clamp_(min=1))
+        else:
+            terms = partners * torch.gt(norm, _NEVER / 2, out=torch.empty_like(norm))
+        value = torch.dot(terms.view(-1), torch.sub(norm, similar, out=similar).view(-1))
         if ctx.needs_input_grad[0]:
-            slope = shares.mul_((weight * count / norm)[:, None]).addcmul_(partners, weight[:, None], value=-1)
-            inner = slope[:, :batch]  # both factors of these similarities move
-            ctx.save_for_backward(((inner + inner.T) @ z + slope[:, batch:] @ queue).div_(tau))
-        return value.to(z.dtype)
+            slope = terms.addcmul_(shares, terms.sum(1, keepdim=True), value=-1)  # by the similarities
+            by = -(scale or 1) / tau
+            along = slope @ every  # both factors of the similarities between anchors move
+            ctx.save_for_backward(along.addmm_(slope[:, :batch].T, z, beta=by, alpha=by))
+        return value if scale is None else value.mul_(scale)
 
     @staticmethod
     @once_differentiable

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.losses.kernels import LOG2E, check_batch, log_sigmoid, signs
+from pluralis.losses.kernels import LOG2E, check_batch, signs, softplus
 from pluralis.losses.large_loss import largest_unknown
 from pluralis.losses.pointwise import pointwise
 from pluralis.losses.priors import PriorLoss
 from pluralis.params import number, whole
 
-_ASSUMED = -2  # a label code of the kernel: unknown, and counted as absent; 0 is left out
+_ASSUMED = 2  # a code of the kernel: unknown, and counted as absent; −1 is present, 1 absent and 0 left out
 
 
 def csl(
@@ -34,18 +34,19 @@ def csl(
     Ben-Baruch et al., CVPR 2022, who take the sum. A common class without verified absent labels is learnt from its
     positives alone, as published.
 
+    >>> import torch
     >>> z = torch.tensor([[0.0, 0.0, 2.0]])
     >>> csl(z, torch.tensor([[1, 0, 0]]), likely=1, reduction="none")
     tensor([[0.6931, 0.1733, 0.0000]])
     """
     check_batch(logits, labels, reduction)
-    given = signs(labels)
-    unknown = given == 0
-    code = given.masked_fill(unknown if common is None else unknown & ~common, _ASSUMED)
+    minus = signs(labels).neg_()
+    unknown = minus == 0
+    code = minus.masked_fill(unknown if common is None else unknown & ~common, _ASSUMED)
     k = min(likely * logits.shape[0], logits.numel())
     if k > 0:
         where = largest_unknown(logits, unknown, k)
-        code.view(-1)[where] = given.reshape(-1)[where]
+        code.view(-1)[where] = minus.reshape(-1)[where]
     return pointwise(partial(_selective, gammas=(gamma_pos, gamma_neg, gamma_unann)), logits, code, reduction)
 
 
@@ -60,6 +61,7 @@ class CSL(PriorLoss):
     `likely` is never more than a quarter of the classes, and where the mean prior is above `max_prior`, so that a class
     like any other would be common, twice that mean takes its place (one prior for all then makes none common).
 
+    >>> import torch
     >>> CSL(likely=0, prior=0.0)(torch.zeros(1, 2), torch.tensor([[1, 0]]))
     tensor(0.4332)
     """
@@ -91,26 +93,25 @@ class CSL(PriorLoss):
         return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, likely, common)
 
     def _common(self, priors: Tensor) -> Tensor:
-        mean = priors.mean()
-        return priors > torch.where(mean > self.max_prior, 2 * mean, self.max_prior)
+        return priors > 2 * F.threshold(priors.mean(), self.max_prior, self.max_prior / 2)
 
 
 def _selective(
     z: Tensor, code: Tensor, slope: bool, gammas: tuple[float, float, float]
 ) -> tuple[Tensor, Tensor | None]:
-    """−x^γ log(1−x) as in asymmetric loss; a label code of 0 is left out, _ASSUMED is unknown and assumed absent."""
+    """−x^γ log(1−x) as in asymmetric loss, of the codes −1 (present), 1 (absent) and `_ASSUMED`; 0 is left out."""
     given = code.to(z.dtype)
-    sign = given.clamp(-1, 1)
-    right = z * sign
-    # The γ of an entry by the parabola through the three values at 1, −1 and −2; what it is at 0 does not matter.
+    side = given.clamp(-1, 1)
+    wrong = z * side  # the logit of x
+    # The γ of an entry by the parabola through the three values at −1, 1 and 2; what it is at 0 does not matter.
     present, absent, assumed = (gamma * LOG2E for gamma in gammas)
-    a = (present - absent) / 2
-    b = (a - absent + assumed) / 3
-    gamma = given.mul(b).add_(a).mul_(given).add_(absent + a - b)
-    log_rest = log_sigmoid(right)
-    factor = (log_rest - right).mul_(gamma).exp2_().mul_(sign)
-    loss = (factor * log_rest).mul_(sign).neg_()
+    a = (absent - present) / 2
+    b = (assumed - absent - a) / 3
+    gamma = given.mul(a).add_(present + a - b).addcmul_(given, given, value=b)
+    x, log_rest = wrong.sigmoid(), softplus(wrong)
+    factor = wrong.sub_(log_rest).mul_(gamma).exp2_().mul_(side)  # log x = r − log(1 + e^r)
+    loss = (factor * log_rest).mul_(side)
     if not slope:
         return loss, None
-    x = right.neg().sigmoid_().addcmul_(right.sigmoid_().mul_(gamma), log_rest, value=-1 / LOG2E)
-    return loss, x.mul_(factor).neg_()
+    rest = gamma.addcmul_(gamma, x, value=-1)  # γ (1−x)
+    return loss, x.addcmul_(rest, log_rest, value=1 / LOG2E).mul_(factor)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis.losses.base import VARIANTS, Loss
-from pluralis.losses.kernels import LOG2E, log_sigmoid, power
+from pluralis.losses.kernels import power, softplus, where_present
 from pluralis.losses.pointwise import pointwise
 from pluralis.params import choice, number
 
-_TINY = 1e-30  # makes 0/0 into 1 where a probability has underflowed
+_TINY = 1e-30  # a probability whose powers are finite, in the place of 0
 
 
 def focal(logits: Tensor, labels: Tensor, gamma: float = 2.0, alpha: float = 0.75, reduction: str = "mean") -> Tensor:
@@ -21,7 +23,6 @@ def focal(logits: Tensor, labels: Tensor, gamma: float = 2.0, alpha: float = 0.7
     Lin et al., ICCV 2017, Eq. 5, as used by Zhou et al., ECCV 2022, Appendix B.2. It makes no difference between
     unknown and verified absent labels.
 
-    >>> import torch
     >>> focal(torch.zeros(1, 2), torch.tensor([[1, 0]]), gamma=1.0, reduction="none")
     tensor([[0.2599, 0.0866]])
     """
@@ -44,7 +45,6 @@ def asl(
     m = 0 for CUB). `variant="released"` takes no gradient through the focal weights, as the published code does. It
     makes no difference between unknown and verified absent labels.
 
-    >>> import torch
     >>> asl(torch.zeros(1, 2), torch.tensor([[1, 0]]), margin=0.25, reduction="none")
     tensor([[0.6931, 0.0180]])
     """
@@ -58,7 +58,6 @@ def asl(
 class Focal(Loss):
     """Focal loss (see `functional.focal`).
 
-    >>> import torch
     >>> Focal(gamma=0.0, alpha=0.5)(torch.zeros(1, 2), torch.tensor([[1, 0]]))
     tensor(0.3466)
     """
@@ -77,7 +76,6 @@ class Focal(Loss):
 class ASL(Loss):
     """Asymmetric loss (see `functional.asl`).
 
-    >>> import torch
     >>> ASL(0.0, 0.0, 0.0)(torch.zeros(1, 2), torch.tensor([[1, 0]]))
     tensor(0.6931)
     """
@@ -104,55 +102,55 @@ def _asymmetric(
 
     `gammas` are those of present and of other labels; `frozen` takes no gradient through x^γ.
     """
-    present, sign, right = _sides(z, y)
-    gamma = gammas[0] if gammas[0] == gammas[1] else present.mul_(gammas[0] - gammas[1]).add_(gammas[1])
-    x, log_rest = right.neg().sigmoid_(), log_sigmoid(right)
-    factor = (log_rest - right).mul_(gamma).mul_(LOG2E).exp2_()  # log x = log(1−x) − r
-    loss = (factor * log_rest).neg_()
+    present = where_present(z, y)
+    wrong = torch.addcmul(z, z, present, value=-2)  # the logit of x
+    x, log_rest = wrong.sigmoid(), softplus(wrong)
+    factor = power(x, gammas[1])
+    if gammas[0] != gammas[1]:
+        factor = factor.lerp(power(x, gammas[0]), present)
+    loss = factor * log_rest
     if not slope:
         return loss, None
-    # By r: the loss falls by x^γ·x through the logarithm and by −γ x^γ (1−x) log(1−x) through the weight.
-    falling = x if frozen or not any(gammas) else x.addcmul_(right.sigmoid_().mul_(gamma), log_rest, value=-1)
-    return loss, falling.mul_(factor).mul_(sign).neg_()
+    # By the logit of x: x^γ·x through the logarithm and −γ x^γ (1−x) log(1−x) through the weight.
+    rising = x * factor
+    if any(gammas) and not frozen:
+        through = (1 - x).mul_(loss)
+        if gammas[0] == gammas[1]:
+            rising.add_(through, alpha=gammas[0])
+        else:
+            rising.addcmul_(through, present.mul(gammas[0] - gammas[1]).add_(gammas[1]))
+    return loss, rising.addcmul_(rising, present, value=-2)
 
 
 def _with_margin(
     z: Tensor, y: Tensor, slope: bool, gammas: tuple[float, float], frozen: bool, margin: float
 ) -> tuple[Tensor, Tensor | None]:
     """As `_asymmetric`, with x = max(p − m, 0) for labels that are not present."""
-    present, sign, right = _sides(z, y)
-    x, log_rest = right.neg().sigmoid_(), log_sigmoid(right)
-    rest = right.sigmoid_().add_(_TINY)
-    chain = x * sign  # minus σ(−r)·∂r/∂z
-    shift = present.mul(-margin).add_(margin)
-    x = x.sub_(shift).clamp_(min=0)
-    if gammas[1] == 0:
-        chain.mul_(x.sign())  # nothing is left of what the margin has eaten up; else x^γ sees to it
-    shifted = shift.add_(rest)
-    share = rest / shifted  # of 1−x without and with the margin
-    log_rest = shifted.clamp_(max=1.0).log2_().div_(LOG2E).lerp_(log_rest, present)
-    factor = power(x, gammas[1])
-    if gammas[0] != gammas[1]:
-        factor = factor.lerp(power(x, gammas[0]), present)
-    loss = (factor * log_rest).neg_()
+    present, other = where_present(z, y), z.neg()
+    p, log_p, rest = z.sigmoid(), softplus(other), other.sigmoid_()  # p, −log p and 1−p
+    factor = power(rest, gammas[0])
+    loss_up = factor * log_p if gammas[0] else log_p
+
+    gamma, x = gammas[1], F.softshrink(p, margin)
+    log_rest = x.neg().log1p_()
+    below = power(x if gamma >= 1 else x.clamp(min=_TINY), gamma - 1)  # x^γ is this times x, also where x = 0
+    loss = (below * x).mul_(log_rest).neg_().lerp_(loss_up, present)
     if not slope:
         return loss, None
-    falling = share.mul_(factor)
-    if not frozen and any(gammas):
-        gamma = present.mul_(gammas[0] - gammas[1]).add_(gammas[1])
-        growth = gamma.mul_(factor).div_(x.clamp_(min=_TINY))
-        falling.addcmul_(rest.mul_(growth), log_rest, value=-1)
-    return loss, chain.mul_(falling).neg_()
+    # By z: p (1−p) x^{γ−1} [x/(1−x) − γ log(1−x)], the second of them through the weight; 1−x = 1−p+m where x > 0.
+    rising = x / (rest + margin)
+    if gamma and not frozen:
+        rising.sub_(log_rest, alpha=gamma)
+    if gamma != 1:
+        rising.mul_(below)
+    rising.mul_(p).mul_(rest)
+    falling = rest.mul_(factor) if gammas[0] else rest
+    if gammas[0] and not frozen:
+        falling.addcmul_(p, loss_up, value=gammas[0])
+    return loss, rising.lerp_(falling.neg_(), present)
 
 
 def _focal(z: Tensor, y: Tensor, slope: bool, gamma: float, alpha: float) -> tuple[Tensor, Tensor | None]:
     loss, derivative = _asymmetric(z, y, slope, (gamma, gamma))
-    weight = y.sign().clamp_(min=0).to(z.dtype).mul_(2 * alpha - 1).add_(1 - alpha)
+    weight = where_present(z, y).mul_(2 * alpha - 1).add_(1 - alpha)
     return loss.mul_(weight), None if derivative is None else derivative.mul_(weight)
-
-
-def _sides(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """1 where present and 0 elsewhere, the side ±1 that each label counts for, and r, the logit of that side."""
-    present = y.sign().clamp_(min=0).to(z.dtype)
-    sign = present.mul(2).sub_(1)
-    return present, sign, z * sign

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from pluralis.losses.base import VARIANTS, Loss
-from pluralis.losses.kernels import log_sigmoid, power
+from pluralis.losses.kernels import power, softplus, where_present
 from pluralis.losses.pointwise import pointwise
 from pluralis.params import choice, number, whole
 
 LAMBDA = 1.5
+_CERTAIN = 1e9  # added to a logit it leaves no doubt, whatever that was
 PAPER = "Zhang et al.: Simple and Robust Loss Design for Multi-Label Learning with Missing Labels, 2021"
 
 
@@ -120,27 +122,25 @@ class SPLC(Loss):
 
 
 def _hill(z: Tensor, y: Tensor, slope: bool, lam: float, margin: float, gamma: float) -> tuple[Tensor, Tensor | None]:
-    given = y.sign().to(z.dtype)
-    present = given.clamp(min=0)
-    return _mixed(z, given, present, present, slope, lam, margin, gamma)
+    present = where_present(z, y)
+    return _mixed(z, y, present, present, slope, lam, margin, gamma)
 
 
 def _splc(
     z: Tensor, y: Tensor, slope: bool, threshold: float, margin: float, gamma: float, released: bool
 ) -> tuple[Tensor, Tensor | None]:
-    given = y.sign().to(z.dtype)
-    observed = given.clamp(min=0)
-    present = observed
+    observed = present = where_present(z, y)
     if threshold < math.inf:
-        likely = (z > threshold).to(z.dtype)
-        present = observed.addcmul(likely, given.abs().neg_().add_(1))
+        # A known label outweighs every logit.
+        present = torch.add(z, y.sign(), alpha=_CERTAIN)
+        present = torch.gt(present, threshold, out=present)
     lam, shifted = (None, observed) if released else (LAMBDA, present)
-    return _mixed(z, given, present, shifted, slope, lam, margin, gamma)
+    return _mixed(z, y, present, shifted, slope, lam, margin, gamma)
 
 
 def _mixed(
     z: Tensor,
-    given: Tensor,
+    y: Tensor,
     present: Tensor,
     shifted: Tensor,
     slope: bool,
@@ -148,27 +148,30 @@ def _mixed(
     margin: float,
     gamma: float,
 ) -> tuple[Tensor, Tensor | None]:
-    """Focal margin loss where `present`, cross-entropy where `given` is −1, and elsewhere Hill, or focal without λ.
+    """Focal margin loss where `present`, cross-entropy where y < 0, and elsewhere Hill, or focal without λ.
 
-    `present` and `shifted` are 0 or 1; the margin applies where `shifted`.
+    `present` and `shifted` are 0 or 1; the margin applies where `shifted`. With r the logit of a label being as it
+    counts and x = σ(−r), every loss is W·M: x^γ·(−log(1−x)) where present, the same with γ = 0 where absent, and
+    x²·(λ−x) for Hill. By −r it grows by W·(x + γ (1−x) M) in the first two cases, and by W·(1−x)·(2λ − 3x) for Hill.
     """
-    sign = present.mul(2).sub_(1)
-    right = z.mul(sign).sub_(shifted, alpha=margin) if margin else z * sign
-    rest = right.neg().sigmoid_()  # 1 − p_m where present, p elsewhere
-    log_right = log_sigmoid(right)
-    absent = given.clamp(max=0).neg_()
-    focal = present if lam is not None else 1 - absent
-    weight = power(rest, gamma).mul(focal).add_(absent)
-    loss = (weight * log_right).neg_()
-    hill = None
+    absent = torch.lt(y, 0, out=torch.empty_like(z))
+    wrong = torch.addcmul(z, z, present, value=-2)  # −r
+    if margin:
+        wrong.add_(shifted, alpha=margin)
+    x, log_rest = wrong.sigmoid(), softplus(wrong)
+    value, weight = log_rest, power(x, gamma)
     if lam is not None:
-        hill = rest.square().mul_(focal.add(absent).neg_().add_(1))  # p² where neither present nor absent
-        loss.addcmul_(hill, lam - rest)
+        known = present + absent
+        value = (lam - x).lerp_(log_rest, known)
+        weight = weight if gamma == 2 else x.square().lerp_(weight, known)
+    weight = torch.maximum(weight, absent)  # which is 1 where absent
+    loss = weight * value
     if not slope:
         return loss, None
-    right_side = right.sigmoid_()
-    # By r: the focal term falls by rest^γ (rest − γ (1−rest) log(1−rest)), Hill by p² (1−p) (2λ − 3p).
-    falling = (weight * rest).addcmul_(weight.mul(focal).mul_(right_side), log_right, value=-gamma)
-    if lam is not None and hill is not None:
-        falling.addcmul_(hill.mul_(right_side), rest.mul(-3).add_(2 * lam))
-    return loss, falling.mul_(sign).neg_()
+    rest = wrong.add_(absent, alpha=_CERTAIN).neg_().sigmoid_()  # without a part in what is absent
+    growth = log_rest.mul_(gamma)
+    if lam is not None:
+        growth = x.mul(-3).add_(2 * lam).lerp_(growth, known)
+        x.mul_(known)
+    rising = x.addcmul_(rest, growth).mul_(weight)
+    return loss, rising.addcmul_(rising, present, value=-2)

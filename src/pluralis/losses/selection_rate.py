@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import DataError
-from pluralis.losses.kernels import check_batch, log_sigmoid, signs
+from pluralis.losses.kernels import check_batch, log_sigmoid, signs, softplus
 from pluralis.losses.rowwise import RowKernel, Rows, rowwise
 from pluralis.losses.selection_one import roles
 from pluralis.params import choice
@@ -28,12 +28,12 @@ def rate_posterior(rate: float | Tensor, absent: bool) -> RowKernel:
     _, log_unwritten = _logs(rate)
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
-        sign, known, hidden = roles(z, y)
+        minus, known, hidden = roles(z, y)
         unknown = 1 - known
         if absent:
             hidden = unknown
         found = (z + log_unwritten).sigmoid_().mul_(hidden).addcmul_(z.sigmoid(), unknown - hidden)
-        return z.sum(1), found.add_(sign.clamp_(min=0)), None
+        return z.sum(1), found.sub_(minus.clamp_(max=0)), None
 
     return kernel
 
@@ -123,24 +123,24 @@ def _likelihood(log_rate: float | Tensor, log_unwritten: float | Tensor, absent:
     """
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
-        sign, known, hidden = roles(z, y)
+        minus, known, hidden = roles(z, y)
         if absent:
             hidden = 1 - known
         present = z + log_unwritten  # the log-odds of r
-        x = log_sigmoid(present.abs()).add_(log_rate).add_(z.clamp(max=-log_unwritten))
-        right = torch.mul(z, sign).addcmul_(hidden, x, value=-1)  # the log-odds of every label being as it is
-        loss = log_sigmoid(right).mul_(known.add_(hidden)).sum(1).double().neg_()
-        positive = sign.clamp(min=0)
+        x = softplus(-present.abs()).neg_().add_(log_rate).add_(z.clamp(max=-log_unwritten))
+        wrong = x.mul_(hidden).addcmul_(z, minus)  # the log-odds of every label being otherwise
+        loss = softplus(wrong).mul_(known.add_(hidden)).sum(1).double()
         if learned:
-            loss -= (positive * log_rate).sum(1)
+            loss += (minus.clamp(max=0) * log_rate).sum(1)
         if not slope:
             return loss, None, None
         rate = log_rate.exp() if isinstance(log_rate, Tensor) else math.exp(log_rate)
         pull = None
         if learned and isinstance(log_unwritten, Tensor):
-            pull = (present.sigmoid() * hidden * rate).sub_(positive * log_unwritten.exp()).sum(0, dtype=torch.float64)
+            pull = (present.sigmoid() * hidden * rate).add_(minus.clamp(max=0) * log_unwritten.exp())
+            pull = pull.sum(0, dtype=torch.float64)
         # p − r = ρ p (1−r)
         unknown = z.sigmoid().mul_(present.neg_().sigmoid_()).mul_(hidden).mul_(rate)
-        return loss, torch.addcmul(unknown, sign, right.neg_().sigmoid_(), value=-1), pull
+        return loss, unknown.addcmul_(minus, wrong.sigmoid_()), pull
 
     return kernel

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from pluralis.errors import RecipeError
 from pluralis.losses.functional import an
 from pluralis.method import Batch, Clock, Setup
-from pluralis.methods.pair import Pair, lowest, reserved, share
+from pluralis.methods.pair import Pair, reserved, share_of_rows
 from pluralis.params import choice, flag, number, whole
 
 REMOVES = ("both", "high-loss", "low-loss")
 
 
 class Selection(NamedTuple):
-    """Two bool tensors [B, C] that do not overlap."""
+    """Two bool tensors [..., B, C] that do not overlap."""
 
     kept: Tensor  # the negatives to learn from
     suspects: Tensor  # the unknown labels that the peer takes for present
@@ -91,13 +92,14 @@ class CLS(Pair):
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         f, g = self.logits(batch)
+        both = torch.stack([f, g]).detach()
+        kept, suspects = select(both, both.flip(0), batch.labels, *self.rates(clock.epoch))
         return {
-            "f": self._loss(f, g, batch.labels, clock.epoch),
-            "g": self._loss(g, f, batch.labels, clock.epoch),
+            "f": self._loss(f, batch.labels, kept[0], suspects[0]),
+            "g": self._loss(g, batch.labels, kept[1], suspects[1]),
         }
 
-    def _loss(self, own: Tensor, peer: Tensor, labels: Tensor, epoch: int) -> Tensor:
-        kept, suspects = select(own, peer, labels, *self.rates(epoch))
+    def _loss(self, own: Tensor, labels: Tensor, kept: Tensor, suspects: Tensor) -> Tensor:
         targets = labels.masked_fill(suspects, 1) if self.correct else labels
         return (an(own, targets, reduction="none") * (kept | (targets > 0))).mean()
 
@@ -105,16 +107,18 @@ class CLS(Pair):
 def select(own: Tensor, peer: Tensor, labels: Tensor, rate_h: float, rate_l: float) -> Selection:
     """Eqs. 1 and 3 for the network with logits `own` [B, C]; its peer's are `peer`, and the rates are R_h and R_l.
 
-    The cross-entropy of a negative, log(1 + exp(z)), grows with z, so the logits themselves are ranked: very small
-    losses, which all round to 0, are still told apart.
+    Both may be [m, B, C] for m networks at once; the labels are [B, C]. The cross-entropy of a negative,
+    log(1 + exp(z)), grows with z, so the logits themselves are ranked: very small losses, which all round to 0, are
+    still told apart.
 
     >>> import torch
     >>> own, peer = torch.tensor([[0.0, -3.0, 1.0, 2.0]]), torch.tensor([[0.0, 1.0, -2.0, 9.0]])
     >>> select(own, peer, torch.tensor([[1, 0, 0, 0]]), rate_h=0.7, rate_l=0.5)
     Selection(kept=tensor([[False, False,  True, False]]), suspects=tensor([[False, False, False,  True]]))
     """
-    own, peer = own.detach(), peer.detach()
-    unknown = labels == 0
-    trusted = lowest(peer, unknown, share(unknown.sum(), rate_h)) | (labels < 0)
-    kept = lowest(-own, trusted, share(trusted.sum(), rate_l))
-    return Selection(kept, unknown & ~trusted)
+    own_rows, peer_rows = (z.detach().reshape(-1, labels.numel()) for z in (own, peer))
+    flat = labels.reshape(-1)
+    known = flat != 0
+    removed = (flat >= 0) > share_of_rows(peer_rows, known, rate_h)  # and all that are present
+    kept = share_of_rows(own_rows, removed, rate_l, largest=True)
+    return Selection(kept.view(own.shape), (removed > known).view(own.shape))

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from pluralis.method import Batch, Method, Predict, Setup
 
+_SPARE = 1e-6  # 0.57·100 is 56.99999999999999: what rounding took away is given back before the floor
+
 
 class Pair(Method):
     """Two networks f and g of the same kind, which start from different random heads and see the same batches.
@@ -61,8 +63,7 @@ def share(count: Tensor, rate: float) -> Tensor:
     >>> share(torch.tensor([100, 7]), 1 - 0.43)
     tensor([57,  3])
     """
-    # 0.57·100 is 56.99999999999999: what rounding took away is given back before the floor.
-    return (count.double() * rate + 1e-6).floor().long()
+    return (count.double() * rate + _SPARE).floor().long()
 
 
 @torch.no_grad()
@@ -75,10 +76,32 @@ def lowest(values: Tensor, among: Tensor, count: Tensor) -> Tensor:
     >>> lowest(torch.tensor([3.0, 1.0, 1.0, 0.0]), torch.tensor([True, True, True, False]), torch.tensor(1))
     tensor([False,  True, False, False])
     """
-    order = values.masked_fill(~among, torch.inf).flatten().argsort(stable=True)
-    taken = torch.empty_like(among).flatten()
-    taken[order] = torch.arange(len(order), device=values.device) < count
-    return taken.view_as(among) & among
+    return _first(values.reshape(1, -1), ~among.reshape(1, -1), count.reshape(1, 1), largest=False).view_as(among)
+
+
+@torch.no_grad()
+def share_of_rows(values: Tensor, besides: Tensor, rate: float, largest: bool = False) -> Tensor:
+    """[m, n] as `lowest`, or with the highest values: for each row ⌊rate·k⌋ of the k entries that are not `besides`.
+
+    values: [m, n]; besides: bool, [m, n] or [n] for all rows alike.
+
+    >>> values = torch.tensor([[3.0, 1.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    >>> share_of_rows(values, torch.tensor([False, False, False, True]), 0.5)
+    tensor([[False,  True, False, False],
+            [ True, False, False, False]])
+    """
+    outside = besides.sum(-1, keepdim=True, dtype=torch.float64)
+    count = outside.mul_(-rate).add_(rate * values.shape[1] + _SPARE)
+    return _first(values, besides.expand(values.shape), count, largest)
+
+
+def _first(values: Tensor, besides: Tensor, count: Tensor, largest: bool) -> Tensor:
+    """The entries of each row [m, n] that have a rank up to `count`, [m, 1] or [1], which need not be whole."""
+    keys = values.masked_fill(besides, -torch.inf if largest else torch.inf)
+    order = torch.sort(keys, dim=1, descending=largest, stable=True).indices
+    ranks = torch.arange(1, values.shape[1] + 1, device=values.device)
+    taken = torch.empty(values.shape, dtype=torch.bool, device=values.device)
+    return taken.scatter_(1, order, (ranks <= count).expand(values.shape)) > besides
 
 
 def wide(x: Tensor) -> Tensor:
