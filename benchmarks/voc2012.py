@@ -64,6 +64,7 @@ class Row:
         recipe["model"]["weights"] = bool(recipe["model"]["weights"])
         recipe["run"] = {key: recipe["run"][key] for key in ("precision", "deterministic")}
         plain = Recipe().to_dict()  # a setting that is new since, and at its default, makes no other recipe
+        plain["data"]["size"], plain["model"]["head"] = 256, "linear"  # the defaults when the first runs were made
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -90,6 +91,16 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
     yield Row("comparators", "an, label-decoder head", "an", LABEL_DECODER, seeds=2)
     yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
+    yield Row("comparators", "splc, as released", "splc", ("method.params.variant=released",), seeds=2)
+    log_odds = ("method.start_bias=log-odds",)
+    yield Row("comparators", "an, head from log-odds", "an", log_odds)
+    yield Row("comparators", "cls, head from log-odds", "cls", (*log_odds, "method.params.ramp=1"))
+    yield Row(
+        "comparators",
+        "lac, head from log-odds",
+        "lac",
+        (*log_odds, *LABEL_DECODER, "train.epochs=5", "method.params.warmup=5"),
+    )
 
 
 PUBLISHED = {  # file of the recipe, rates (the paper's among them), and what is scaled to this backbone and ten epochs
@@ -233,6 +244,9 @@ class Bench:
 
 
 def main(images: str, jobs: int, limit: float, **options: Any) -> None:
+    if not images:
+        print(markdown(options["file"]))
+        return
     bench = Bench(**options)
     bench.out.mkdir(parents=True, exist_ok=True)
     running: dict[Future[int], tuple[str, int, float]] = {}
@@ -261,6 +275,25 @@ def main(images: str, jobs: int, limit: float, **options: Any) -> None:
         print(f"{key:45} {line['seeds']} seeds  mAP {line['mAP']}  CF1 {line['CF1']}  OF1 {line['OF1']}")
     if failed:
         sys.exit(f"failed, see their logs in {bench.out}: {failed}")
+
+
+def markdown(file: Path, base: str = "fair: an") -> str:
+    """The table of a results file: mean ± standard deviation, and the difference to `an` over the seeds of both."""
+    rows = {f"{row['group']}: {row['name']}": row for row in json.loads(file.read_text())["rows"]}
+    compared = {run["seed"]: run["mAP"] for run in rows[base]["runs"]}
+    lines = ["| row | seeds | mAP | over `an` | CF1 | OF1 | seconds |", "|---|---|---|---|---|---|---|"]
+    for key, row in rows.items():
+        gains = [run["mAP"] - compared[run["seed"]] for run in row["runs"] if run["seed"] in compared]
+        cells = [_text(row[name], digits) for name, digits in (("mAP", 2), ("CF1", 1), ("OF1", 1), ("seconds", 0))]
+        spread = f" ± {statistics.stdev(gains):.2f}" if len(gains) > 1 else ""
+        gain = f"{statistics.mean(gains):+.2f}{spread}" if gains and key != base else ""
+        lines.append(f"| {key} | {row['seeds']} | {cells[0]} | {gain} | {' | '.join(cells[1:])} |")
+    return "\n".join(lines)
+
+
+def _text(figure: dict[str, float | None], digits: int) -> str:
+    spread = "" if figure["sd"] is None else f" ± {figure['sd']:.{digits}f}"
+    return f"{figure['mean']:.{digits}f}{spread}"
 
 
 def _train(words: list[str], log: str) -> int:
@@ -311,7 +344,7 @@ def _line(row: Row, runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--images", required=True, help="the VOC2012 folder")
+    parser.add_argument("--images", default="", help="the VOC2012 folder; without it the table of --json is printed")
     parser.add_argument("--out", type=Path, default=Path("runs/voc2012"))
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--groups", nargs="+", default=["fair", "comparators", "published", "ratios"])

@@ -15,13 +15,15 @@ from pluralis.labels import Labels
 from pluralis.run import load_run
 
 COUNT = 8
+METHODS = ("an", "relabel")
 
 
 def main(folder: Path, out: Path) -> None:
     scenes = make_scenes("test", COUNT)
     labels = Labels.from_dense(scenes.truth, scenes.classes)
     given = single_positive(labels)
-    found = {name: load_run(folder / f"{name}-0").probabilities(TensorImages(scenes.images)) for name in ("an", "em")}
+    images = TensorImages(scenes.images)
+    found = {name: load_run(folder / f"{name}-0").probabilities(images) for name in METHODS}
     figure, axes = plt.subplots(2, COUNT // 2, figsize=(10, 7))
     for row, axis in enumerate(axes.flat):
         axis.imshow(scenes.images[row].permute(1, 2, 0).numpy())

@@ -42,7 +42,7 @@ def demo(
     out: Out = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(help="How often each method is trained.", min=1)] = 2,
 ) -> None:
-    """Train six methods, and one that sees all labels, on scenes of handwritten digits and write report.html."""
+    """Train seven methods, and one that sees all labels, on scenes of handwritten digits and write report.html."""
     from pluralis.demo import run_demo
 
     run_demo(out, seeds)
@@ -55,13 +55,13 @@ def train(
     images: Images = "",
     labels: LabelFile = "",
     format: Format = "",
-    method: Annotated[str, typer.Option(help="See `pluralis methods`.")] = "",
+    method: Annotated[str, typer.Option(help="See `pluralis methods`; by default the best known.")] = "",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     frozen: Annotated[bool, typer.Option("--frozen", help="Train the head alone, on stored features.")] = False,
     set: Settings = None,
 ) -> None:
     """Train on your own images, or go on with a run that was interrupted."""
-    from pluralis.config import Recipe
+    from pluralis.config import AUTO, Recipe
 
     named = {"data.images": images, "data.labels": labels, "data.format": format, "method.name": method}
     given: dict[str, Any] = {key: value for key, value in named.items() if value}
@@ -73,8 +73,9 @@ def train(
     from pluralis.run import train as train_run
     from pluralis.views import VIEWS
 
-    with training_hooks(plan.method.name) as hooks:
+    with training_hooks("training" if plan.method.name == AUTO else plan.method.name) as hooks:
         run = train_run(plan, out, hooks, views=list(VIEWS))
+    plan = run.recipe  # with what was left open
     bias = plan.method.start_bias if plan.method.start_bias != "method" else f"the method's own ({_bias(plan)})"
     chosen = run.history[run.chosen]
     stage = f"stage {int(chosen['stage']) + 1}, " if run.history[-1]["stage"] else ""
@@ -269,10 +270,12 @@ def features(
     plan = Recipe.load(recipe, set or [], given if size is None else {**given, "data.size": size})
 
     from pluralis.console import prediction_bar, say
+    from pluralis.defaults import settle
     from pluralis.features import FeatureCache, default_cache, feature_network, list_pictures, write_features
     from pluralis.runtime import Runtime, choose_device
 
     names, pictures = list_pictures(plan.data)
+    plan, _ = settle(plan, pictures)
     net = feature_network(plan.model)
     runtime = Runtime(choose_device(device), plan.run.precision)
     net.to(runtime.device)

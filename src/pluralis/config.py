@@ -14,6 +14,8 @@ from typing import Any, get_type_hints
 from pluralis.errors import RecipeError
 from pluralis.stage import Stage
 
+AUTO = "auto"
+"""Left open: `defaults.settle` decides."""
 _SHARING = ("known-ratio", "drop-positives")  # protocols that leave a share of the labels
 _PICKING = ("single-positive", "pick-area", "pick-largest", "pick-rarest")  # those that leave one of those present
 
@@ -30,7 +32,7 @@ class DataPart:
     protocol_seed: int = 1200
     protocol_share: float = 0.0  # what stays: of all labels (known-ratio), of the present ones (drop-positives)
     unlabelled: str = "error"  # error | keep | drop: what to do with an image that has no label
-    size: int = 256  # side of the squares that the network sees
+    size: int = 0  # side of the squares that the network sees; 0 = 320 where the images have them, 256 otherwise
     store_size: int = 0  # side of the squares that are decoded and cached; 0 = size
     test: dict[str, Any] = field(default_factory=dict)  # images, labels, options of a fully labelled test set
 
@@ -40,7 +42,7 @@ class ModelPart:
     """Backbone, head and the weights they start from."""
 
     backbone: str = "efficientnet_lite0"
-    head: str = "linear"
+    head: str = AUTO  # what goes with the method
     head_params: dict[str, Any] = field(default_factory=dict)
     weights: str = "imagenet"  # imagenet | a file | "" for random weights
     sha256: str = ""
@@ -51,7 +53,7 @@ class ModelPart:
 class MethodPart:
     """The method and its parameters."""
 
-    name: str = "gr"
+    name: str = AUTO  # relabel, or selection where the backbone does not train
     params: dict[str, Any] = field(default_factory=dict)
     start_bias: str = "method"  # method = what suits it | zero | log-odds
 
@@ -107,8 +109,8 @@ class Recipe:
                 ' or select.rule = "last"'
             )
         for name, value, low, high in (
-            ("data.size", self.data.size, 16, 4096),
-            ("data.store_size", self.data.store_size or self.data.size, 16, 4096),
+            ("data.size", self.data.size or 256, 16, 4096),
+            ("data.store_size", self.data.store_size or 256, 16, 4096),
             ("data.protocol_seed", self.data.protocol_seed, 0, 2**32 - 1),
             ("select.seed", self.select.seed, 0, 2**32 - 1),
             ("model.dropout", self.model.dropout, 0, 0.99),

@@ -67,7 +67,8 @@ def say(line: str) -> None:
 def epoch_line(figures: dict[str, float], epochs: int) -> str:
     skip = ("stage", "epoch", "score", "calibration a", "calibration b")
     parts = [f"{k} {v:.4g}" for k, v in figures.items() if k not in skip and "left out" not in k]
-    return f"epoch {int(figures['epoch'])}/{epochs}  " + "  ".join(parts)
+    stage = f"stage {int(figures['stage']) + 1}, " if figures["stage"] else ""
+    return f"{stage}epoch {int(figures['epoch'])}/{epochs}  " + "  ".join(parts)
 
 
 @contextmanager

@@ -27,13 +27,21 @@ from pluralis.seeding import derive
 from pluralis.stage import Stage
 
 SIZE = 48
-METHODS = ("an", "em-apl", "gr", "cls", "lac", "pu-mlc")
+METHODS = ("an", "em-apl", "gr", "cls", "lac", "pu-mlc", "relabel")
 UPPER = "all labels"
+SHOWN = ("an", "relabel", UPPER)  # what is found in the scenes of the gallery
+# What takes unknown labels as absent starts from how often they were written: in five epochs a head that starts at 1/2
+# would learn little else, most of all LAC's, whose decoder is new and not a linear layer.
+_RARE = "method.start_bias=log-odds"
 # What the papers set for tens of epochs, in proportion; LAC's stages share the epochs that the others have.
 SETTINGS: dict[str, list[str]] = {
+    "an": [_RARE],
     "em-apl": ["method.params.warmup=3"],
-    "cls": ["method.params.ramp=1"],
-    "lac": ["model.head=label-decoder", "model.head_params.dim=64", "method.params.warmup=2", "train.epochs=3"],
+    "cls": ["method.params.ramp=1", _RARE],
+    "lac": ["model.head=label-decoder", "model.head_params.dim=64", "method.params.warmup=2", "train.epochs=3", _RARE],
+    # One view: the mirror image of a digit is none.
+    "relabel": ["model.head=lse", "method.params.views=fast"],
+    UPPER: ["model.head=lse"],  # with a weaker head than the others have it would bound nothing
 }
 
 
@@ -43,7 +51,7 @@ class DemoSize:
 
     digits: int = 6000
     digit_epochs: int = 7
-    train: int = 2160
+    train: int = 1920
     test: int = 900
     epochs: int = 5
     gallery: int = 12
@@ -125,7 +133,7 @@ def _results(rows: dict[str, list[TrainedRun]], seeds: int, size: DemoSize) -> D
         title="Pluralis demo: all labels from one",
         methods=methods,
         upper=UPPER,
-        gallery=_gallery({name: runs[0] for name, runs in rows.items()}, size.gallery),
+        gallery=_gallery({name: rows[name][0] for name in SHOWN}, size.gallery),
         selection_rule=first.rule,
         command=f"pluralis demo --seeds {seeds}",
         notes=["Probabilities are calibrated by two numbers fitted to the written labels of the held-out rows."],
@@ -141,7 +149,7 @@ def _curve(run: TrainedRun) -> RunCurve:
 
 
 def _gallery(runs: dict[str, TrainedRun], count: int) -> list[GalleryItem]:
-    """Test scenes with the label that an annotator would have written, the truth, and what each method finds."""
+    """Test scenes with the label that an annotator would have written, the truth, and what each run finds."""
     scenes = make_scenes("test", count, size=SIZE)
     labels = Labels.from_dense(scenes.truth, scenes.classes)
     given = single_positive(labels)

@@ -75,7 +75,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        method: str = "gr",
+        method: str = "selection",
         *,
         method_params: dict[str, Any] | None = None,
         hidden: int = 0,

@@ -156,7 +156,7 @@ def _origin(results: DemoResults) -> str:
     )
 
 
-_COLOURS = ("#0072b2", "#d55e00", "#008a66", "#a4508b", "#8a6d00", "#2a9bd6")  # apart for the colour-blind too
+_COLOURS = ("#0072b2", "#d55e00", "#008a66", "#a4508b", "#8a6d00", "#2a9bd6", "#555555")  # apart for the colour-blind
 _LEGEND = (
     "<p class=legend><span class=right>✓ right</span> present and predicted "
     "<span class=missed>? missed</span> present, not predicted "

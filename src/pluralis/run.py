@@ -17,6 +17,7 @@ from pluralis.checkpoint import Snapshot, Store, read_snapshot, write_file, writ
 from pluralis.config import Recipe
 from pluralis.data.loader import Images, Loader, Progress
 from pluralis.data.source import Source, check_classes, load_split
+from pluralis.defaults import settle
 from pluralis.engine import Report, fit
 from pluralis.errors import CheckpointError, RecipeError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, predict
@@ -102,12 +103,15 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
     views = [name for name in views if get_views(name).passes > 1]
     check_folder(folder)
     with distributed.process_group(choose_device(recipe.run.device)) as device, only_one(folder):
-        check_recipe(recipe, folder)
         split = load_split(recipe.data, recipe.select)
+        recipe, choices = settle(recipe, split.train.images)
+        check_recipe(recipe, folder)
         check_data(split, folder)
         if (folder / "model.json").exists():
             hooks.say(f"{folder} is finished: nothing to train")
             return load_run(folder, recipe.run.device, resumed=True)
+        for line in choices:
+            hooks.say(line)
         method = _build(recipe, split.train.labels)
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")

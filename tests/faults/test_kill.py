@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 from pluralis.checkpoint import read_snapshot, state_hash
 from pluralis.data.scenes import make_scenes
 from pluralis.methods import every_method
+from tests.children import exit_code, start_child
 from tests.faults.attempts import attempt
 from tests.methods.check_method import ACTIVE, HEADS
 
@@ -48,13 +48,7 @@ def recipe(photos: Path, method: str, **run: Any) -> dict[str, Any]:
 
 
 def run_child(*args: Any) -> int:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pluralis.run", "pluralis.data.scenes", "tests.faults.attempts"])
-    child = context.Process(target=attempt, args=args)
-    child.start()
-    child.join(timeout=120)
-    assert child.exitcode is not None, "the child hangs"
-    return child.exitcode
+    return exit_code(start_child(attempt, *args), timeout=120)
 
 
 def final_state(folder: Path) -> tuple[str, Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,9 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from pluralis.methods import every_method
+from tests.children import call, call_in_two
 from tests.methods.check_method import check_method
+from tests.methods.two_processes import main
 
 NAMES = sorted(every_method())
 
@@ -24,13 +23,7 @@ def test_method(name: str, tmp_path: Path) -> None:
 
 def test_two_processes(tmp_path: Path) -> None:
     """Both hold the same state, label state and queues too; and that of one process unless the batch matters."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    module = ["-m", "tests.methods.two_processes"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *module, str(tmp_path / "two")]
-    for command in ([*module, str(tmp_path / "one")], torchrun):
-        done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, timeout=400, env=environment
-        )
+    for done in (call(main, tmp_path / "one"), *call_in_two(main, tmp_path / "two")):
         assert done.returncode == 0, done.stderr[-3000:]
     compared = 0
     for name in NAMES:

@@ -1,8 +1,7 @@
-"""Train every method, in one process or under torchrun, and leave its final state behind: `… two_processes FOLDER`."""
+"""Train every method, in one process or in one of two, and leave its final state behind."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from tests.toys import scenes
 
 
 def main(folder: Path) -> None:
+    torch.set_num_threads(1)
     folder.mkdir(exist_ok=True)
     with distributed.process_group(torch.device("cpu")):
         for name in sorted(every_method()):
@@ -35,7 +35,3 @@ def main(folder: Path) -> None:
                 assert len(set(hashes)) == 1, f"{name}: the processes hold different states"
             if distributed.rank() == 0:
                 save_file({k: v.contiguous() for k, v in state.items()}, folder / f"{name}.safetensors")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

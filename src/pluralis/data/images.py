@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from pluralis.data.safe_io import open_image
+from pluralis.data.safe_io import image_size, open_image
 from pluralis.errors import DataError
 
 _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
@@ -76,6 +76,10 @@ class ImageFiles:
     def decode(self, row: int, size: int) -> Tensor:
         """The image of one row, uint8 [3, size, size]."""
         return decode(self.paths[row], size)
+
+    def sides(self, row: int) -> tuple[int, int]:
+        """Width and height of one row's image, from its header."""
+        return image_size(self.paths[row])
 
     def name(self, row: int) -> str:
         """The path of one row's image, for messages and lists."""

@@ -39,6 +39,9 @@ class Images(Protocol):
     def decode(self, row: int, size: int) -> Tensor:
         """uint8 [3, size, size]; a `DataError` names the file that cannot be decoded."""
 
+    def sides(self, row: int) -> tuple[int, int]:
+        """Width and height."""
+
     def name(self, row: int) -> str: ...
     def select(self, rows: np.ndarray) -> Images: ...
     def signature(self) -> bytes:
@@ -56,6 +59,10 @@ class TensorImages:
 
     def decode(self, row: int, size: int) -> Tensor:
         return self.pixels[row]
+
+    def sides(self, row: int) -> tuple[int, int]:
+        height, width = self.pixels.shape[-2:]
+        return width, height
 
     def name(self, row: int) -> str:
         return f"row {row}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from PIL import ExifTags, Image
@@ -48,6 +50,22 @@ def open_image(
     With `at_least`, a JPEG may be decoded at 1/2, 1/4 or 1/8 scale as long as neither side falls
     below `at_least`. Whatever is wrong with the file becomes a DataError that names it.
     """
+    with _opened(path, max_pixels) as image:
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        return _upright(image)
+
+
+def image_size(path: str | Path) -> tuple[int, int]:
+    """Width and height of an image file, as its header says; no pixels are decoded."""
+    with _opened(path, MAX_PIXELS) as image:
+        return image.size
+
+
+@contextmanager
+def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
+    """An image whose header is read; whatever goes wrong inside the block becomes a DataError."""
     if not os.path.isfile(path):  # also keeps away from pipes and devices, on which opening may hang
         raise DataError(f"image {_short(str(path))} is not there, or not a plain file; check the path")
     try:
@@ -58,10 +76,7 @@ def open_image(
                     f"image {_short(str(path))} is refused: {width} × {height} pixels are over the limit of "
                     f"{max_pixels:,}; shrink it or raise max_pixels"
                 )
-            if at_least is not None:
-                image.draft(None, (at_least, at_least))
-            image.load()
-            return _upright(image)
+            yield image
     except DataError:
         raise
     # Pillow promises no list of exceptions: hostile files make its readers raise nearly every kind.

@@ -36,9 +36,12 @@ def gauss_rules(kappa: Tensor, nodes: int, a: float) -> tuple[Tensor, Tensor, Te
     return minus_s, w, ws
 
 
-@torch.compiler.assume_constant_result
 def _table(nodes: int, a: float, device: torch.device) -> tuple[Tensor, Tensor]:
     return _rules(nodes, a, device)
+
+
+# What `torch.compiler.assume_constant_result` does; that would import the whole compiler, which takes seconds.
+_table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
