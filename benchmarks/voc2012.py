@@ -8,6 +8,10 @@ Groups of runs, in this order:
     published    the five systems with the settings of their papers; learning rate and head factor chosen on clean
                  validation: first the factor at the middle rate, then the rate
     ratios       PU-MLC and CLS, and what they are measured against, when 10, 50 or 90 % of the labels are known
+    default      our default and all that it is to beat, with pooled class maps, by three kinds of views; a second
+                 draw of the labels; 320 px
+    shares       75, 50 or 25 % of the positives left, and no negatives
+    picks        annotators who do not pick at random
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -37,6 +41,7 @@ from typing import Any
 
 FAIR = "recipes/voc2012/fair.toml"
 FACTORS = (1, 10)
+VIEWS_FILE = "views.json"  # beside a run's model
 LABEL_DECODER = ("model.head=label-decoder", "train.head_lr=1")  # at ten times the rate it diverges
 
 
@@ -50,6 +55,7 @@ class Row:
     settings: tuple[str, ...] = ()
     seeds: int = 3
     recipe: str = FAIR
+    views: bool = False  # figures with many views too
 
     @property
     def key(self) -> str:
@@ -172,6 +178,53 @@ def ratio_rows() -> Iterator[Row]:
             yield Row("ratios", f"{method}, {percent} % known", method, (*share, *ramp), seeds=1)
 
 
+LSE = ("model.head=lse",)
+SYSTEMS = {  # name -> settings under the fair recipe
+    "relabel": (),
+    "all labels": ("data.protocol=complete",),
+    "an": (),
+    "gr": (),
+    "pu-mlc": (),
+    "em-apl": (),
+    "cls": ("method.params.ramp=1",),
+    "selection": (),
+    "em": (),
+}
+
+
+def _method(name: str) -> str:
+    return "bce" if name == "all labels" else name
+
+
+def default_rows() -> Iterator[Row]:
+    for name, settings in SYSTEMS.items():
+        yield Row("default", f"{name}, lse", _method(name), (*settings, *LSE), views=True)
+    for name in ("relabel", "all labels", "an", "gr"):
+        settings = (*SYSTEMS[name], *LSE, "data.size=320")
+        yield Row("default", f"{name}, lse, 320 px", _method(name), settings, views=True)
+    for name in ("relabel", "gr", "pu-mlc", "em-apl", "an"):
+        settings = (*SYSTEMS[name], *LSE, "data.protocol_seed=1201")
+        yield Row("default", f"{name}, lse, second draw", _method(name), settings, views=True)
+    for name, settings in SYSTEMS.items():
+        yield Row("default", f"{name}, linear", _method(name), (*settings, "model.head=linear"), views=True)
+
+
+def share_rows() -> Iterator[Row]:
+    for percent in (75, 50, 25):
+        share = ("data.protocol=drop-positives", f"data.protocol_share={percent / 100}", "data.unlabelled=keep")
+        share += ("data.protocol_seed=0", *LSE)
+        rate = ('method.params={mechanism="rate", unlabelled="absent"}',)
+        for name, settings in (("an", ()), ("pu-mlc", ()), ("cls", ("method.params.ramp=1",)), ("selection", rate)):
+            yield Row("shares", f"{name}, {percent} % left", name, (*share, *settings), seeds=1)
+
+
+def pick_rows() -> Iterator[Row]:
+    for pick in ("pick-area", "pick-largest", "pick-rarest"):
+        for name in ("an", "em-apl", "gr", "pu-mlc", "cls", "selection", "relabel"):
+            settings = (*SYSTEMS[name], *LSE, f"data.protocol={pick}")
+            yield Row("picks", f"{name}, {pick}", name, settings, seeds=1)
+
+
 class Bench:
     """The runs of some groups: which are wanted, which are there, and the file that keeps them."""
 
@@ -190,6 +243,9 @@ class Bench:
             "comparators": comparator_rows,
             "published": lambda: published_rows(self.score),
             "ratios": ratio_rows,
+            "default": default_rows,
+            "shares": share_rows,
+            "picks": pick_rows,
         }
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or row.method in self.only]
@@ -200,8 +256,11 @@ class Bench:
         held = self.known.get(row.key, {}).get("runs", [])
         runs = {run["seed"]: run for run in held if run["recipe"] == wanted}
         for seed in range(row.seeds):
-            if (path := self.folder(row, seed) / "model.json").exists():
-                runs[seed] = _run(json.loads(path.read_text())["body"]["meta"], seed, wanted)
+            folder = self.folder(row, seed)
+            looked = folder / VIEWS_FILE
+            if (folder / "model.json").exists() and (looked.exists() or not row.views):
+                runs[seed] = _run(json.loads((folder / "model.json").read_text())["body"]["meta"], seed, wanted)
+                runs[seed] |= json.loads(looked.read_text()) if looked.exists() else {}
         return runs
 
     def score(self, row: Row) -> float | None:
@@ -259,8 +318,9 @@ def main(images: str, jobs: int, limit: float, **options: Any) -> None:
                 if job is None:
                     break
                 row, seed = job
-                words, log = bench.command(row, seed, images), f"{bench.folder(row, seed)}.log"
-                running[pool.submit(_train, words, log)] = (row.key, seed, time.monotonic())
+                words = bench.command(row, seed, images)
+                task = pool.submit(_train, words, bench.folder(row, seed), row.views)
+                running[task] = (row.key, seed, time.monotonic())
             if not running:
                 break
             for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -296,28 +356,56 @@ def _text(figure: dict[str, float | None], digits: int) -> str:
     return f"{figure['mean']:.{digits}f}{spread}"
 
 
-def _train(words: list[str], log: str) -> int:
-    """One `pluralis` command in this process, which has the GPU ready; all that it says goes to `log`."""
+def _train(words: list[str], folder: Path, views: bool) -> int:
+    """One `pluralis` command in this process, which has the GPU ready; all that it says goes to a file."""
     import torch
 
     from pluralis.cli import main as pluralis
 
-    with open(log, "ab") as file:
+    with open(f"{folder}.log", "ab") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
     sys.argv = ["pluralis", *words]
     try:
-        pluralis()
-    except SystemExit as end:
-        return int(end.code or 0)
-    except BaseException:  # what another run of the queue need not care about
+        try:
+            pluralis()
+        except SystemExit as end:
+            if end.code:
+                return int(end.code)
+        if views:
+            _look(folder)
+    except Exception:  # what another run of the queue need not care about
         traceback.print_exc()
         return 1
     finally:
         gc.collect()
         torch.cuda.empty_cache()
     return 0
+
+
+def _look(folder: Path) -> None:
+    """Figures of a finished run on its test set with many views."""
+    import torch
+
+    from pluralis.data.source import load_split
+    from pluralis.evaluate import evaluate
+    from pluralis.run import load_run, make_loader
+    from pluralis.runtime import Runtime
+
+    run = load_run(folder)
+    test = load_split(run.recipe.data, run.recipe.select).test
+    assert test is not None
+    device = next(run.method.parameters()).device
+    data = make_loader(test, run.recipe, device, cache=run.recipe.run.cache)
+    figures = {}
+    with torch.no_grad(), Runtime(device, run.recipe.run.precision).autocast():
+        for views in ("standard", "thorough"):
+            found = evaluate(run.method, data, run.calibration_of(views), views=views)
+            figures |= {f"{views} {key}": found[key] for key in ("mAP", "CF1", "OF1")}
+    temporary = folder / f".{VIEWS_FILE}"
+    temporary.write_text(json.dumps(figures))
+    temporary.replace(folder / VIEWS_FILE)
 
 
 def _run(meta: dict[str, Any], seed: int, recipe: str) -> dict[str, Any]:
@@ -335,7 +423,8 @@ def _run(meta: dict[str, Any], seed: int, recipe: str) -> dict[str, Any]:
 
 def _line(row: Row, runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
     line: dict[str, Any] = dataclasses.asdict(row) | {"seeds": len(runs)}
-    for key in ("mAP", "CF1", "OF1", "seconds"):
+    more = [f"{views} mAP" for views in ("standard", "thorough") if row.views]
+    for key in ("mAP", "CF1", "OF1", "seconds", *more):
         values = [run[key] for run in runs.values()]
         spread = statistics.stdev(values) if len(values) > 1 else None
         line[key] = {"mean": round(statistics.mean(values), 2), "sd": None if spread is None else round(spread, 2)}

@@ -58,6 +58,8 @@ def train(
     method: Annotated[str, typer.Option(help="See `pluralis methods`; by default the best known.")] = "",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     frozen: Annotated[bool, typer.Option("--frozen", help="Train the head alone, on stored features.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="First try learning rates, epochs, a frozen backbone.")] = False,
+    tune_minutes: Annotated[float | None, typer.Option(min=0, help="Time for what --tune tries; 60.")] = None,
     set: Settings = None,
 ) -> None:
     """Train on your own images, or go on with a run that was interrupted."""
@@ -68,12 +70,18 @@ def train(
     if frozen:
         given |= {"train.freeze": -1, "train.augment": "none", "run.cache": "features"}
     plan = Recipe.load(recipe, set or [], given if seed is None else {**given, "run.seed": seed})
+    if tune_minutes is not None and not tune:
+        raise RecipeError("--tune-minutes says how long settings are tried: add --tune, or leave it out")
 
     from pluralis.console import console, figures_table, say, training_hooks
     from pluralis.run import train as train_run
     from pluralis.views import VIEWS
 
     with training_hooks("training" if plan.method.name == AUTO else plan.method.name) as hooks:
+        if tune:
+            from pluralis.tune import tune as choose
+
+            plan = choose(plan, out, 60.0 if tune_minutes is None else tune_minutes, hooks).recipe
         run = train_run(plan, out, hooks, views=list(VIEWS))
     plan = run.recipe  # with what was left open
     bias = plan.method.start_bias if plan.method.start_bias != "method" else f"the method's own ({_bias(plan)})"

@@ -13,13 +13,15 @@ from pluralis.config import Recipe, changed_keys
 from pluralis.data.source import Split, check_classes
 from pluralis.errors import CheckpointError, RecipeError
 
+TUNE = "tune"  # the folder, inside of a run's, of the runs that its settings were chosen from
+
 
 def check_folder(folder: Path) -> None:
-    """A run may go into a new folder, an empty one, or one that holds a run."""
+    """A run may go into a new folder, an empty one, or one that holds a run or what was tried to tune it."""
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file: name a folder with --out")
     foreign = folder.exists() and not (folder / "recipe.toml").exists()
-    if foreign and any(not p.name.startswith(".") for p in folder.iterdir()):
+    if foreign and any(not p.name.startswith(".") and p.name != TUNE for p in folder.iterdir()):
         raise RecipeError(f"{folder} is not empty and holds no run: name a new folder with --out")
 
 
