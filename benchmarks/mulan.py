@@ -44,6 +44,7 @@ SETTINGS: dict[str, Any] = {
     "weight_decay": 1e-2,
     "validation_fraction": 0,
 }
+EMPTY_ABSENT = "selection, a row without label has none"
 BASE, LOGISTIC, ALL = "an", "logistic regression, assume negative", "all labels (bce)"
 
 
@@ -52,7 +53,7 @@ def main(data: Path, seeds: int, hidden: int, methods: list[str], json_file: Pat
     tables = {name: read_set(data, name) for name in SETS}
     rows: list[dict[str, Any]] = []
     base: dict[str, list[float]] = {}
-    chosen = methods or [name for name in every_method() if name != "bce"]
+    chosen = methods or [*(name for name in every_method() if name != "bce"), EMPTY_ABSENT]
     for method in (BASE, ALL, LOGISTIC, *(name for name in chosen if name != BASE)):
         start = time.perf_counter()
         try:
@@ -101,8 +102,10 @@ def measure(method: str, features: np.ndarray, truth: Labels, seed: int, hidden:
     if method == LOGISTIC:
         scores = _logistic(features[train], given > 0, features[test])
     else:
-        name = "bce" if method == ALL else method
-        model = PartialLabelClassifier(name, hidden=hidden, random_state=seed, **SETTINGS)
+        name, params = {ALL: ("bce", None), EMPTY_ABSENT: ("selection", {"unlabelled": "absent"})}.get(
+            method, (method, None)
+        )
+        model = PartialLabelClassifier(name, method_params=params, hidden=hidden, random_state=seed, **SETTINGS)
         scores = model.fit(features[train], given).decision_function(features[test])
     return 100 * mean_average_precision(torch.from_numpy(scores), torch.from_numpy(truth.dense(test))).value
 
