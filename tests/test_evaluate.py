@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
+from pluralis.conditional_calibration import Likelihood, given_something, most_likely
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.errors import DataError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, calibrate, evaluate
 from pluralis.labels import Labels
+from pluralis.losses.selection import selection_nll
 from pluralis.method import LossMethod
 from pluralis.metrics import mean_average_precision
 from tests.toys import loss_method, scenes
@@ -36,6 +41,27 @@ def test_calibration_finds_scale_and_shift_from_single_labels() -> None:
     assert 2.0 * found.a + found.b == pytest.approx(0.0, abs=0.25)
     _, plain = calibrate(logits, labels)
     assert nll == pytest.approx(plain, abs=1e-5)
+
+
+@pytest.mark.parametrize("likelihood", [selection_nll, given_something])
+def test_the_calibration_is_the_most_likely_one_by_all_sets_of_labels(likelihood: Likelihood) -> None:
+    logits, labels = picked(7, rows=200, classes=4)
+    shown = (labels > 0).any(1)
+    z, pick = 0.4 * logits[shown].numpy() + 1, labels[shown].argmax(1).numpy()
+    sets = np.array(list(itertools.product((0, 1), repeat=4)))  # the first is empty
+
+    def loss(x: np.ndarray) -> float:
+        p = 1 / (1 + np.exp(-np.exp(x[0]) * z - x[1]))
+        chance = np.where(sets, p[:, None], 1 - p[:, None]).prod(2)
+        likely = (chance * sets[:, pick].T / sets.sum(1).clip(1)).sum(1)
+        if likelihood is given_something:
+            likely /= 1 - chance[:, 0]
+        return float(-np.log(likely).sum() + x[0] ** 2 / 2 + x[1] ** 2 / 18)
+
+    best = min((minimize(loss, (0, b), method="Nelder-Mead") for b in (-2, 2)), key=lambda found: found.fun)
+    theta, nll = most_likely(torch.from_numpy(z), labels[shown], likelihood)
+    np.testing.assert_allclose(theta, best.x, atol=2e-3)
+    assert nll == pytest.approx((best.fun - theta[0] ** 2 / 2 - theta[1] ** 2 / 18) / len(z), abs=1e-6)
 
 
 def test_better_logits_have_the_better_likelihood() -> None:
