@@ -259,7 +259,7 @@ def test_bad_images_are_named(photos: Path, tmp_path: Path) -> None:
         (["--set", "model.backbone=resnet51"], ["resnet"]),
         (["--set", "run.device=cuda:7x"], ["run.device"]),
         (["--recipe", "nowhere.toml"], ["nowhere.toml"]),
-        (["--format", "lvis"], ["lvis", "coco"]),
+        (["--format", "yolo"], ["yolo", "coco"]),
         (["--format", "scenes", "--set", "data.options.foo=1"], ["foo"]),
         (["--set", "data.options.path=x"], ["path"]),
         (["--set", "data.options.classes=3"], ["classes"]),

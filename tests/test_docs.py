@@ -1,15 +1,19 @@
-"""The page of the default method: its code runs, its links lead somewhere, its picture is that of the losses."""
+"""Pages whose code runs: that of the default method, with its links and its picture, and that of one's own data."""
 
 from __future__ import annotations
 
 import doctest
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from typer.testing import CliRunner
+
+from pluralis.cli import app
 
 PAGE = Path("docs/default-method.md")
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -34,16 +38,17 @@ def test_the_code_of_the_page_gives_what_it_shows() -> None:
     assert doctest.DocTestRunner().run(found, out=said.append).failed == 0, "".join(said)
 
 
-def test_links_lead_somewhere() -> None:
+@pytest.mark.parametrize("page", [PAGE, Path("docs/your-data.md")], ids=str)
+def test_links_lead_somewhere(page: Path) -> None:
     def anchors(path: Path) -> set[str]:
         titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
         return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
-    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert "images/selection-gradient.png" in targets
+    targets = re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert ("images/selection-gradient.png" in targets) == (page is PAGE)
     for target in targets:
         file, _, anchor = target.partition("#")
-        path = PAGE.parent / file if file else PAGE
+        path = page.parent / file if file else page
         assert path.exists(), target
         assert not anchor or anchor in anchors(path), target
 
@@ -62,3 +67,48 @@ def test_the_curves_are_the_formulas(gradients: ModuleType) -> None:
 def test_the_picture_is_drawn(gradients: ModuleType, tmp_path: Path) -> None:
     gradients.main(tmp_path / "new" / "picture.png")
     assert (tmp_path / "new" / "picture.png").read_bytes()[:4] == b"\x89PNG"
+
+
+YOUR_DATA = Path("docs/your-data.md").read_text(encoding="utf-8")
+TOY = ["model.backbone=tiny", "model.weights=", "data.size=24", "train.epochs=1", "run.device=cpu", "run.workers=0"]
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder in which all commands of the page were run, at toy size, and what each of them said."""
+    blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", YOUR_DATA, re.DOTALL | re.MULTILINE)
+    folder, said = tmp_path_factory.mktemp("walk"), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for kind, text in blocks:
+            if kind == "python":
+                exec(text, {})  # the block is the test
+                continue
+            for command in text.splitlines():
+                name, *words = shlex.split(command)
+                assert name == "pluralis", command
+                more = [word for setting in TOY for word in ("--set", setting)] if words[0] == "train" else []
+                done = CliRunner().invoke(app, [*words, *more], env={"COLUMNS": "160"})
+                assert done.exit_code == 0, (command, done.output, done.exception)
+                said[" ".join(words[: 1 + (words[0] == "data")])] = done.output
+    return folder, said
+
+
+def test_your_data_from_the_first_look_to_predictions(walk: tuple[Path, dict[str, str]]) -> None:
+    folder, said = walk
+    assert {"data inspect", "data check", "train", "count", "relabel", "predict"} <= said.keys()
+    shown = re.search(r"^```text\n(.*?)^```$", YOUR_DATA, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    assert shown[1] in said["data inspect"]
+    header, *lines = (folder / "predictions.csv").read_text().splitlines()
+    assert header == "image,label,probability"
+    assert all(0 <= float(line.rsplit(",", 1)[1]) <= 1 for line in lines)
+
+
+def test_your_data_leaves_what_it_says(walk: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = walk
+    named = set(re.findall(r"--(?:out|html) (\S+)", YOUR_DATA))
+    assert {"look.html", "bad.csv", "good.csv", "counts.csv", "missing.csv"} <= named
+    for name in named:
+        assert (folder / name).exists(), name
+    assert (folder / "good.csv").read_text().count("\n") == (folder / "labels.csv").read_text().count("\n")

@@ -52,6 +52,7 @@ def test_every_command_and_link_exists() -> None:
     from pluralis.cli import app
 
     known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known |= {group.name for group in app.registered_groups}
     assert set(re.findall(r"^pluralis (\w+)", README, re.MULTILINE)) <= known
     for target in re.findall(r"\]\(([^)#]+)", README):
         assert Path(target).exists(), target

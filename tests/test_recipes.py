@@ -178,6 +178,7 @@ SETS: dict[str, dict[str, Any]] = {
 }
 OFF: dict[str, Any] = {  # what no paper speaks of
     "data.protocol_share": 0,
+    "data.protocol_count": 0,
     "data.unlabelled": "error",
     "data.store_size": 0,
     "model.sha256": "",

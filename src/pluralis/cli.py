@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pluralis.data_cli import data_app
 from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
 
 app = typer.Typer(
@@ -33,7 +34,7 @@ ViewsOption = Annotated[
         help="fast (one look at an image), standard (two sizes and their mirror images) or thorough (and nine crops).",
     ),
 ]
-Format = Annotated[str, typer.Option(help="csv, voc, coco, npy or scenes.")]
+Format = Annotated[str, typer.Option(help="csv by default; `pluralis data formats` lists them.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 
 
@@ -314,6 +315,9 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         parameters = ", ".join(f"{k}={v}" for k, v in entry["parameters"].items())
         table.add_row(entry["name"], parameters, entry["start_bias"], entry["paper"])
     console.print(table)
+
+
+app.add_typer(data_app, name="data")
 
 
 def _named_data(images: str, labels: str, format: str) -> dict[str, str]:

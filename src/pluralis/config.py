@@ -16,7 +16,8 @@ from pluralis.stage import Stage
 
 AUTO = "auto"
 """Left open: `defaults.settle` decides."""
-_SHARING = ("known-ratio", "drop-positives")  # protocols that leave a share of the labels
+_SHARING = ("known-ratio", "drop-positives", "flip-positives")  # protocols that leave a share of the labels
+_COUNTING = ("fixed-per-class",)  # those that leave a number of each class
 _PICKING = ("single-positive", "pick-area", "pick-largest", "pick-rarest")  # those that leave one of those present
 
 
@@ -28,9 +29,10 @@ class DataPart:
     images: str = ""  # folder of the images, or of the data set
     labels: str = ""  # label file, where the format has one
     options: dict[str, Any] = field(default_factory=dict)  # what else the format's reader takes
-    protocol: str = "as-given"  # as-given | complete | single-positive | pick-… | known-ratio | drop-positives
+    protocol: str = "as-given"  # as-given | complete | single-positive | pick-… | known-ratio | drop-positives | …
     protocol_seed: int = 1200
-    protocol_share: float = 0.0  # what stays: of all labels (known-ratio), of the present ones (drop-positives)
+    protocol_share: float = 0.0  # what stays: of all labels (known-ratio), of the present ones (drop-, flip-positives)
+    protocol_count: int = 0  # what stays of each class, present and absent (fixed-per-class)
     unlabelled: str = "error"  # error | keep | drop: what to do with an image that has no label
     size: int = 0  # side of the squares that the network sees; 0 = 320 where the images have them, 256 otherwise
     store_size: int = 0  # side of the squares that are decoded and cached; 0 = size
@@ -78,9 +80,9 @@ class RunPart:
     autotune: bool = False  # try every convolution kernel at the start of a run on a GPU (some 15 s)
     deterministic: bool = False
     record: bool = True  # replay training passes on a GPU as CUDA graphs
-    cache: str = "ram"  # none | ram | device | features (of a frozen backbone, for training its head alone)
+    cache: str = "ram"  # none | ram | disk | device | features (of a frozen backbone, for training its head alone)
     features: str = ""  # folder where features are kept; "" = the user's own cache
-    decoded: str = ""  # folder where decoded pictures are kept for the next run; "" = nowhere
+    decoded: str = ""  # folder where decoded pictures are kept for the next run; "" = nowhere, of "disk" the user's own
     workers: int = 2
     save_seconds: float = 60.0
     watch_test: bool = False  # evaluate the test set after each epoch, for curves
@@ -96,11 +98,12 @@ class Recipe:
     run: RunPart = field(default_factory=RunPart)
 
     def __post_init__(self) -> None:
-        _one_of("data.protocol", self.data.protocol, ("as-given", "complete", *_PICKING, *_SHARING))
+        _one_of("data.protocol", self.data.protocol, ("as-given", "complete", *_PICKING, *_SHARING, *_COUNTING))
         self._check_share(self.data.protocol, self.data.protocol_share)
+        self._check_count(self.data.protocol, self.data.protocol_count)
         _one_of("data.unlabelled", self.data.unlabelled, ("error", "keep", "drop"))
         _one_of("select.rule", self.select.rule, ("clean", "observed", "last"))
-        _one_of("run.cache", self.run.cache, ("none", "ram", "device", "features"))
+        _one_of("run.cache", self.run.cache, ("none", "ram", "disk", "device", "features"))
         if not 0 <= self.select.fraction < 1:
             raise RecipeError(f"select.fraction is {self.select.fraction}; it must be from 0 to below 1")
         if self.select.rule != "last" and self.select.fraction == 0:
@@ -137,6 +140,19 @@ class Recipe:
                 f" leave it out, or set data.protocol to {' or '.join(_SHARING)}"
             )
 
+    @staticmethod
+    def _check_count(protocol: str, count: int) -> None:
+        if protocol in _COUNTING and count < 1:
+            raise RecipeError(
+                f'data.protocol = "{protocol}" needs data.protocol_count, how many labels of each class stay:'
+                f" a whole number of at least 1, not {count}"
+            )
+        if protocol not in _COUNTING and count != 0:
+            raise RecipeError(
+                f'data.protocol_count is {count}, but data.protocol = "{protocol}" has no use for it:'
+                f" leave it out, or set data.protocol to {' or '.join(_COUNTING)}"
+            )
+
     @classmethod
     def load(
         cls, path: Path | None, settings: Iterable[str] = (), values_by_key: Mapping[str, Any] | None = None
@@ -162,7 +178,7 @@ class Recipe:
             key, equals, text = setting.partition("=")
             if not equals:
                 raise RecipeError(f"--set {setting!r}: write it as section.key=value, such as train.lr=1e-4")
-            _put(values, key.strip().split("."), _value(text.strip()), setting)
+            _put(values, key.strip().split("."), parse_value(text.strip()), setting)
         return cls.from_dict(values)
 
     @classmethod
@@ -248,7 +264,7 @@ def _put(values: dict[str, Any], path: list[str], value: Any, setting: str) -> N
     values[path[-1]] = value
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """TOML where it is TOML, a plain word otherwise: `train.optimizer=sgd` needs no quotes."""
     try:
         return tomllib.loads(f"x = {text}")["x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
 
         def loader(source: Source) -> Loader:
             if features is None:
-                return make_loader(source, recipe, device, hooks.decoding, how.cache)
+                return make_loader(source, recipe, device, hooks.decoding, how.cache, hooks.say)
             found = features.extract(source.images, how.workers, hooks.decoding).features
             return make_loader(Source(FeatureRows(found, source.images), source.labels), recipe, device, cache="device")
 
@@ -238,7 +239,12 @@ def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> Tr
 
 
 def make_loader(
-    source: Source, recipe: Recipe, device: torch.device, progress: Progress | None = None, cache: str = "none"
+    source: Source,
+    recipe: Recipe,
+    device: torch.device,
+    progress: Progress | None = None,
+    cache: str = "none",
+    say: Callable[[str], None] = warnings.warn,
 ) -> Loader:
     return Loader(
         source.images,
@@ -250,6 +256,7 @@ def make_loader(
         workers=recipe.run.workers,
         device=device,
         progress=progress,
+        say=say,
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pluralis.data.formats import coco, read
 from pluralis.errors import DataError
+from tests.data.generated import EXAMPLES, damaged_json, only_documented_errors
 
 
 def content():
@@ -157,3 +158,14 @@ def test_generated_files_raise_only_documented_errors(tmp_path_factory, value, k
     except DataError as error:
         message = str(error)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_damaged_files_raise_only_documented_errors(tmp_path, examples):
+    file = make(tmp_path) / "annotations" / "instances_train2014.json"
+
+    def parse(text):
+        file.write_text(text)
+        return read("coco", tmp_path, unlisted="absent")
+
+    only_documented_errors(examples, damaged_json(content()), parse, file.name)

@@ -1,16 +1,20 @@
 """CSV in both shapes: what it means, what is wrong and where, and an exact way back."""
 
 import csv as stdlib_csv
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pluralis.data.formats import FORMATS, Dataset, read
+from pluralis.data import write as public_write
+from pluralis.data.formats import FORMATS, Dataset, csv, read
 from pluralis.data.formats.csv import write
+from pluralis.data.formats.table import Table
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
+from tests.data.tables import for_all, make_images, tables
 
 
 @pytest.fixture
@@ -184,6 +188,10 @@ def test_formulas_are_neutralised_and_restored(folder):
             assert not image.startswith(("=", "+", "-", "@", "\t", "\r"))
             assert not label.startswith(("=", "+", "-", "@", "\t", "\r"))
             assert value in ("1", "-1", "")
+    write(folder.parent / "wide.csv", labels, layout="wide")
+    with (folder.parent / "wide.csv").open(encoding="utf-8", newline="") as file:
+        cells = {cell for line in stdlib_csv.reader(file) for cell in line} - {"-1"}
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
     data = read("csv", path, images=folder, classes=NAMES)
     assert data.labels == labels
     write(path, data)
@@ -191,7 +199,7 @@ def test_formulas_are_neutralised_and_restored(folder):
     assert not list(folder.parent.glob("*.part"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_class_name_comes_back(tmp_path_factory, data):
     text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
@@ -219,24 +227,27 @@ def test_a_failed_write_leaves_the_old_file(folder):
 PIECES = ["image", "label", "value", "a.jpg", "b.jpg", "cat", "1", "-1", "0", ",", ",", "\n", "\n", '"', "'", "=", "\r"]
 
 
-@settings(max_examples=400, deadline=None)
-@given(
-    st.sampled_from(["", "image,label\n", "image,label,value\n", "image,cat,dog\n"]),
-    st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30) | st.binary(max_size=60),
-    st.sampled_from([None, "absent", "unknown"]),
-)
-def test_generated_files_raise_only_documented_errors(tmp_path_factory, header, body, unlisted):
-    folder = tmp_path_factory.getbasetemp()
-    for name in ("a.jpg", "b.jpg"):
-        (folder / name).touch()
-    body = body if isinstance(body, bytes) else "".join(body).encode("utf-8", "surrogatepass")
-    (folder / "any.csv").write_bytes(header.encode() + body)
-    try:
-        data = read("csv", folder / "any.csv", images=folder, unlisted=unlisted)
-    except (DataError, LabelError):
-        return
-    assert list(data.labels.ids) == sorted(data.labels.ids)
-    assert all(path.is_file() for path in data.images)
+@pytest.mark.parametrize("examples", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_generated_files_raise_only_documented_errors(folder, examples):
+    path = folder.parent / "any.csv"
+
+    def check(drawn):
+        header, body, unlisted = drawn
+        body = body if isinstance(body, bytes) else "".join(body).encode("utf-8", "surrogatepass")
+        path.write_bytes(header.encode() + body)
+        message = "any.csv"
+        try:
+            data = read("csv", path, images=folder, unlisted=unlisted)
+            assert list(data.labels.ids) == sorted(data.labels.ids)
+            assert all(image.is_file() for image in data.images)
+        except (DataError, LabelError) as error:
+            message = str(error)
+        assert "any.csv" in message
+        assert "\n" not in message
+
+    headers = st.sampled_from(["", "image,label\n", "image,label,value\n", "image,cat,dog\n"])
+    bodies = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=30) | st.binary(max_size=60)
+    for_all(st.tuples(headers, bodies, st.sampled_from([None, "absent", "unknown"])), check, examples)
 
 
 @pytest.mark.parametrize(
@@ -248,3 +259,78 @@ def test_white_space_does_not_make_a_second_class(tmp_path, text):
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(DataError, match=r"line [13].*white space"):
         read("csv", tmp_path / "labels.csv", images=tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["long", "wide"])
+@pytest.mark.parametrize("examples", [50, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_round_trip(tmp_path, monkeypatch, layout, examples):
+    folder, path = make_images(tmp_path / "images"), tmp_path / "out.csv"
+    monkeypatch.setattr(csv, "_PACKED", 8)  # several blocks
+
+    def check(data):
+        write(path, data, layout=layout)
+        again = read("csv", path, images=folder, classes=list(data.labels.classes))
+        assert again.labels == data.labels
+        assert again.images == data.images
+        if layout == "wide" and all(name == name.strip() for name in data.labels.classes):
+            assert read("csv", path, images=folder).labels == data.labels
+
+    for_all(tables(folder), check, examples)
+
+
+@pytest.mark.parametrize("classes", [["label"], ["label", "value"], ["image"], ["image", "label"]])
+def test_wide_files_with_the_names_of_long_ones(folder, classes):
+    labels = Labels.from_dense([[1] * len(classes), [-1] * len(classes)], classes, ["a.jpg", "b.jpg"])
+    write(folder.parent / "out.csv", labels, layout="wide")
+    assert read("csv", folder.parent / "out.csv", images=folder).labels == labels
+
+
+def test_what_is_written(folder):
+    labels = Labels.from_dense([[1, 0], [0, 0]], ["cat", "dog"], ["a.jpg", "sub/c.jpg"])
+    for layout, lines in (
+        ("wide", ["image,cat,dog", "a.jpg,1,", "sub/c.jpg,,"]),
+        ("long", ["image,label,value", "a.jpg,cat,1", "sub/c.jpg,,"]),
+    ):
+        public_write("csv", folder.parent / "out.csv", labels, layout=layout)
+        assert (folder.parent / "out.csv").read_text().splitlines() == lines
+    with pytest.raises(DataError, match="layout='tall' is not possible"):
+        write(folder.parent / "out.csv", labels, layout="tall")
+
+
+def test_images_are_named_by_their_paths(folder):
+    """Some formats number their images; a CSV file has to name the files."""
+    data = Dataset([folder / "a.jpg", folder / "sub" / "c.jpg"], Labels.from_lists([[0], []], ["cat"], ids=["17", "4"]))
+    write(folder.parent / "out.csv", data, images=folder)
+    assert read("csv", folder.parent / "out.csv", images=folder).labels.ids == ("a.jpg", "sub/c.jpg")
+
+
+def test_unwritable_formats_and_options(folder):
+    labels = Labels.from_lists([[0]], ["cat"], ids=["a.jpg"])
+    with pytest.raises(DataError, match="'imagefolder' can be read but not written; choose from .*'csv'"):
+        public_write("imagefolder", folder, labels)
+    with pytest.raises(DataError, match="no format 'cvs'; did you mean 'csv'"):
+        public_write("cvs", folder, labels)
+    with pytest.raises(DataError, match="'lay'; its options are layout, images"):
+        public_write("csv", folder / "x.csv", labels, lay="wide")
+
+
+def test_many_classes_take_no_dense_matrix(folder):
+    """A dense matrix of these would be 100 MB; one that is far too large is refused before it is made."""
+    ids = [f"{i:05d}.jpg" for i in range(1000)]
+    for name in ids:
+        (folder / name).touch()
+    classes = [f"c{i:06d}" for i in range(100_000)]
+    labels = Labels.from_lists([[i, i + 1] for i in range(1000)], classes, ids=ids)
+    path = folder.parent / "out.csv"
+    tracemalloc.start()
+    write(path, labels)
+    written = tracemalloc.get_traced_memory()[1]
+    assert read("csv", path, images=folder, classes=classes).labels == labels
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(written, peak) < 60e6
+    table = Table(path, folder, classes)
+    table.rows = {str(i): i for i in range(30_000)}
+    table.files = [path] * 30_000
+    with pytest.raises(DataError, match="makes 3,000,000,000 labels, too many; say unlisted='unknown'"):
+        table.dataset(complete=True)

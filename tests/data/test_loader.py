@@ -132,8 +132,8 @@ def test_impossible_loaders() -> None:
         Loader(TensorImages(pixels), Labels.from_lists([], 3), size=8)
     with pytest.raises(DataError, match="5 images but labels for 4"):
         Loader(TensorImages(torch.zeros(5, 3, 8, 8)), labels(4), size=8)
-    with pytest.raises(RecipeError, match="none, ram, device"):
-        Loader(TensorImages(torch.zeros(4, 3, 8, 8)), labels(4), size=8, cache="disk")
+    with pytest.raises(RecipeError, match="none, ram, disk, device"):
+        Loader(TensorImages(torch.zeros(4, 3, 8, 8)), labels(4), size=8, cache="tape")
 
 
 def test_large_label_matrices_are_gathered_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pluralis.data.formats import read
+from pluralis.data.formats import npy, read, write
 from pluralis.data.protocols import single_positive
-from pluralis.errors import DataError
+from pluralis.errors import DataError, LabelError
+from pluralis.labels import Labels
+from tests.data.tables import for_all, make_images, tables
 
 NAMES = ["b/2.jpg", "a/1.jpg", "3.jpg"]  # not sorted: the order is the file's
 LABELS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -101,17 +102,94 @@ def test_mistakes_are_named(tmp_path, mistake):
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(["images", "labels"]), st.integers(0, 200), st.binary(min_size=1, max_size=4))
-def test_damaged_files_raise_only_documented_errors(tmp_path_factory, what, place, noise):
-    root = make(tmp_path_factory.getbasetemp() / "damaged npy")
-    file = root / f"formatted_train_{what}.npy"
-    written = bytearray(file.read_bytes())
-    written[place : place + len(noise)] = noise
-    file.write_bytes(bytes(written))
-    message = ""
-    try:
-        assert len(read("npy", root)) == 3
-    except DataError as error:
-        message = str(error)
-    assert "\n" not in message
+@pytest.mark.parametrize("examples", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_damaged_files_raise_only_documented_errors(tmp_path, examples):
+    make(tmp_path)
+    files = {what: tmp_path / f"formatted_train_{what}.npy" for what in ("images", "labels")}
+    whole = {what: file.read_bytes() for what, file in files.items()}
+
+    def check(drawn):
+        what, place, noise = drawn
+        written = bytearray(whole[what])
+        written[place : place + len(noise)] = noise
+        files[what].write_bytes(bytes(written))
+        message = ""
+        try:
+            assert len(read("npy", tmp_path)) == 3
+        except DataError as error:
+            message = str(error)
+        files[what].write_bytes(whole[what])
+        assert "\n" not in message
+
+    damage = st.tuples(st.sampled_from(["images", "labels"]), st.integers(0, 200), st.binary(min_size=1, max_size=4))
+    for_all(damage, check, examples)
+
+
+def test_observed_labels(tmp_path):
+    make(tmp_path)
+    np.save(tmp_path / "formatted_train_labels_obs.npy", np.array([[1.0, 0.0], [0.0, -1.0], [0.0, 0.0]]))
+    assert read("npy", tmp_path, file="labels_obs").labels.dense().tolist() == [[1, 0], [0, -1], [0, 0]]
+    for options, words in (
+        ({"file": "labels_all"}, "file='labels_all' is not possible; did you mean 'labels"),
+        ({"convention": "sined"}, "there is no label convention 'sined'; did you mean 'signed'"),
+        ({"file": "labels_obs", "split": "val"}, "formatted_val_images.npy is not there"),
+    ):
+        with pytest.raises(DataError, match=words):
+            read("npy", tmp_path, **options)
+
+
+# What each number means, written out a second time.
+MEANINGS = {
+    "signed": {1: 1, -1: -1, 0: 0},
+    "complete": {1: 1, -1: 0},
+    "zero-unknown": {1: 1, 0: 0},
+    "minus-unknown": {1: 1, -1: 0, 0: -1},
+    "soft-negative": {1: 1, 0: 0},
+}
+
+
+@pytest.mark.parametrize("convention", MEANINGS)
+@pytest.mark.parametrize("examples", [25, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_round_trip(tmp_path, monkeypatch, convention, examples):
+    folder, root = make_images(tmp_path / "images"), tmp_path / "new" / "npy"
+    monkeypatch.setattr(npy, "_CELLS", 8)  # several blocks
+    number = MEANINGS[convention]
+
+    def check(data):
+        write("npy", root, data, images=folder, convention=convention, split="val")
+        matrix = np.load(root / "formatted_val_labels.npy")
+        assert matrix.tolist() == [[number[label] for label in row] for row in data.labels.dense().tolist()]
+        again = read("npy", root, images=folder, convention=convention, split="val")
+        assert again.labels.dense().tolist() == data.labels.dense().tolist()
+        assert again.labels.ids == data.labels.ids
+        assert again.images == data.images
+
+    for_all(tables(folder, values=list(number)), check, examples)
+
+
+def test_soft_pseudo_labels_are_unknown(tmp_path):
+    make(tmp_path, labels=np.array([[1, -0.3], [0, 0], [-1, 1]]))
+    labels = read("npy", tmp_path, convention="soft-negative").labels
+    assert labels.dense().tolist() == [[1, 0], [0, 0], [0, 1]]
+
+
+def test_class_names_are_written(tmp_path):
+    make(tmp_path)
+    labels = Labels.from_dense(LABELS * 2 - 1, ["dog", "a cat"], NAMES)
+    write("npy", tmp_path, labels, classes="names.txt")
+    assert read("npy", tmp_path, classes="names.txt").labels == labels
+    for name in ("a\nb", " a", "a\u2028b"):
+        with pytest.raises(LabelError, match="does not fit in a line of names.txt"):
+            write("npy", tmp_path, Labels.from_lists([[0]], [name], ids=["3.jpg"]), classes="names.txt")
+
+
+@pytest.mark.parametrize(
+    ("convention", "row", "word"),
+    [("complete", [1, 0], "unknown"), ("zero-unknown", [-1, 1], "absent"), ("soft-negative", [-1, 0], "absent")],
+)
+def test_labels_that_a_convention_cannot_write(tmp_path, convention, row, word):
+    complete = [1, 1] if word == "absent" else [-1, -1]
+    labels = Labels.from_dense([complete, complete, row], ids=NAMES)
+    with pytest.raises(LabelError, match=f"row '3.jpg' holds an {word} label, which the convention '{convention}'"):
+        write("npy", tmp_path / "new", labels, convention=convention)
+    assert not (tmp_path / "new").exists()

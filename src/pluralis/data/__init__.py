@@ -1,5 +1,5 @@
 """Pictures and labels: formats, protocols, loading, and the embedded scenes."""
 
-from pluralis.data.formats import read
+from pluralis.data.formats import read, write
 
-__all__ = ["read"]
+__all__ = ["read", "write"]

@@ -6,8 +6,43 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from pluralis.errors import DataError
 from pluralis.labels import Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Hints:
+    """What a machine said: in row `rows[k]` class `columns[k]` is present with `confidence[k]`, from 0 to 1.
+
+    Guesses, not labels: they are kept beside the labels and nothing learns from them unless it asks.
+    Three arrays [K], by row and then by class, no pair twice.
+    """
+
+    rows: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int32]
+    confidence: npt.NDArray[np.float32]
+
+    @classmethod
+    def gather(cls, rows: npt.ArrayLike, columns: npt.ArrayLike, confidence: npt.ArrayLike) -> Hints:
+        """Hints in any order; of those for the same row and class the most confident stays."""
+        row, column = np.asarray(rows, np.int64), np.asarray(columns, np.int32)
+        sure = np.asarray(confidence, np.float32)
+        order = np.lexsort((-sure, column, row))
+        row, column, sure = row[order], column[order], sure[order]
+        first = np.ones(len(row), bool)
+        first[1:] = (np.diff(row) != 0) | (np.diff(column) != 0)
+        return cls(row[first], column[first], sure[first])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Hints):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, a), getattr(other, a)) for a in ("rows", "columns", "confidence"))
 
 
 @dataclass(frozen=True)
@@ -16,10 +51,17 @@ class Dataset:
 
     images: list[Path]
     labels: Labels
+    hints: Hints | None = None
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
             raise DataError(f"{len(self.images)} images for {len(self.labels)} rows of labels; give as many")
+        if self.hints is not None and len(self.hints):
+            height, width = self.labels.shape
+            if not (0 <= self.hints.rows.min() <= self.hints.rows.max() < height) or not (
+                0 <= self.hints.columns.min() <= self.hints.columns.max() < width
+            ):
+                raise DataError(f"a hint lies outside the {height} rows and {width} classes; number them as the labels")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -1,74 +1,184 @@
-"""Decoded pictures kept on disk, so that the next run on the same files starts at once.
+"""Decoded pictures kept on disk: read from there while training, and found again by the next run.
 
-One file holds the squares of one list of images. Its name is a hash of what they were made from (path, size and time of
-change of every file, and the side of the squares) and a checksum of what is inside, so that a changed image, a cut file
-or a flipped bit is noticed and decoded anew. A file appears in one step: several processes may share the folder.
+One file holds the squares of one list of images and, behind them, a checksum of each. Its name is a hash of what they
+were made from (place, size and time of change of every file, the way of decoding, the side), so that a changed image
+is decoded anew. A file that was cut is made again; a square whose bits have changed is decoded again when it is first
+read. A file appears in one step, and of several processes that want it one makes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import shutil
 import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pluralis.data.images import ImageFiles
+from pluralis.data.images import decoding
 from pluralis.errors import DataError
 
-_CHUNK = 2**24
+Say = Callable[[str], None]
+_MAGIC = b"squares1"
 
 
-def find(folder: Path, images: ImageFiles, size: int) -> Tensor | None:
-    """The squares [N, 3, size, size] uint8, mapped from the disk, or None where they are not there or are damaged."""
-    for path in folder.glob(f"{_key(images, size)}-????????.npy"):
+@runtime_checkable
+class FromFiles(Protocol):
+    """Pictures that are decoded from files."""
+
+    def __len__(self) -> int: ...
+    def decode(self, row: int, size: int) -> Tensor: ...
+    def name(self, row: int) -> str: ...
+    def origins(self) -> Iterator[str]:
+        """What each row is decoded from, as a text that changes when the file does."""
+
+
+class Squares:
+    """The squares uint8 [N, 3, size, size] of `images` in the file `path`, read as they are asked for.
+
+    They are read, not mapped: a file that is cut while it is mapped kills the process.
+    """
+
+    def __init__(self, path: Path, images: FromFiles, size: int, say: Say) -> None:
+        self.path, self._images, self._size, self._say = path, images, size, say
+        self._file: BinaryIO = open(path, "rb", buffering=0)  # noqa: SIM115  # for as long as this object lives
+        self._sums = self._read_sums()
+        self._checked = np.zeros(len(images), bool)
+
+    def read(self, rows: Tensor) -> Tensor:
+        """uint8 [len(rows), 3, size, size]."""
+        out = torch.empty(len(rows), 3, self._size, self._size, dtype=torch.uint8)
+        for square, row in zip(out.numpy().reshape(len(rows), 3 * self._size**2), rows.tolist(), strict=True):
+            count = os.preadv(self._file.fileno(), [square.data], row * len(square))
+            if self._checked[row]:
+                if count == len(square):
+                    continue
+            elif count == len(square) and zlib.crc32(square.data) == self._sums[row]:
+                self._checked[row] = True
+                continue
+            self._mend(row, square)
+        return out
+
+    def _mend(self, row: int, square: npt.NDArray[np.uint8]) -> None:
+        """Decode a damaged square again, into memory and, where that is possible, into the file."""
+        name = self._images.name(row)
+        self._say(f"{self.path} is damaged at {name}: it is decoded again")
+        square[:] = self._images.decode(row, self._size).numpy().reshape(-1)
+        if zlib.crc32(square.data) != self._sums[row]:
+            raise DataError(f"image {name!r} has changed since it was decoded into {self.path}: start again")
         try:
-            pixels = np.load(path, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            continue  # cut short, or not ours: it is decoded again and replaced
-        if pixels.shape == (len(images), 3, size, size) and pixels.dtype == np.uint8 and _sum(pixels) == path.stem[-8:]:
-            return torch.from_numpy(pixels)
-    return None
+            with open(self.path, "r+b") as file:
+                os.pwrite(file.fileno(), square.data, row * len(square))
+        except OSError:
+            pass  # a folder that is only read: it will be decoded again next time
+
+    def _read_sums(self) -> npt.NDArray[np.uint32]:
+        """The checksum of each square; DataError where the file is not what was once written."""
+        count, start = len(self._images), len(self._images) * 3 * self._size**2
+        end = 4 * count + 4 + len(_MAGIC)
+        if os.fstat(self._file.fileno()).st_size == start + end:
+            tail = os.pread(self._file.fileno(), end, start)
+            table, check = tail[: 4 * count], tail[4 * count : 4 * count + 4]
+            if tail.endswith(_MAGIC) and zlib.crc32(table).to_bytes(4, "little") == check:
+                return np.frombuffer(table, "<u4")
+        raise DataError(f"{self.path} is damaged")
 
 
-def keep(folder: Path, images: ImageFiles, pixels: Tensor) -> None:
-    """Write the squares for `find`."""
-    array = pixels.numpy()
-    key = _key(images, pixels.shape[-1])
-    temporary = folder / f".{key}.{os.getpid()}.tmp"
+def find_or_make(
+    folder: Path, images: FromFiles, size: int, decode: Callable[[], Iterable[Tensor]], say: Say
+) -> Squares:
+    """The squares of `images` in `folder`; what is not there is made of the batches, in row order, of `decode`."""
+    path = folder / f"{_key(images, size)}.squares"
+    needed = len(images) * (3 * size**2 + 4)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            np.save(file, array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        path = folder / f"{key}-{_sum(array)}.npy"
-        os.replace(temporary, path)
-        for damaged in set(folder.glob(f"{key}-*.npy")) - {path}:
-            damaged.unlink(missing_ok=True)
+        found = _find(path, images, size, say)
+        if found is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _only_one(path.with_name(f".{path.name}.part"), say) as part:
+                found = _find(path, images, size, say)  # made while we waited
+                if found is None:
+                    if path.exists():
+                        say(f"{path} is damaged: the images are decoded again")
+                    free = shutil.disk_usage(folder).free
+                    if needed > free:
+                        raise DataError(
+                            f"{len(images)} images of {size} px take {needed / 2**30:.1f} GiB, but {free / 2**30:.1f}"
+                            f" GiB are free in {folder}: make room, set run.decoded to another folder, or another"
+                            " run.cache"
+                        )
+                    _write(part, decode())
+                    os.replace(part.name, path)
+                    found = Squares(path, images, size, say)
+        return found
     except OSError as error:
-        if temporary.exists():
-            temporary.unlink()
         raise DataError(
             f"cannot keep the decoded images in {folder}: {error.strerror or error}; make room, or set run.decoded"
-            ' to another folder, or to "" to keep none'
+            " to another folder"
         ) from error
 
 
-def _key(images: ImageFiles, size: int) -> str:
-    digest = hashlib.sha256(str(size).encode())
-    for path in images.paths:
-        facts = path.stat()
-        digest.update(f"\0{path.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
+def default_folder() -> Path:
+    """`$PLURALIS_CACHE/decoded`, or `~/.cache/pluralis/decoded`."""
+    folder = os.environ.get("PLURALIS_CACHE")
+    return (Path(folder) if folder else Path.home() / ".cache" / "pluralis") / "decoded"
+
+
+def _find(path: Path, images: FromFiles, size: int, say: Say) -> Squares | None:
+    try:
+        return Squares(path, images, size, say)
+    except (FileNotFoundError, DataError):
+        return None
+
+
+@contextmanager
+def _only_one(path: Path, say: Say) -> Iterator[BinaryIO]:
+    """The file `path`, new and empty, for one process at a time; what a killed one has left is written over."""
+    while True:
+        with open(path, "ab", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("another process decodes the same images: waiting for it")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Who was first has renamed or removed the file that we have waited for.
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue
+            file.truncate(0)
+            try:
+                yield file
+            finally:
+                if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    path.unlink()
+            return
+
+
+def _write(file: BinaryIO, batches: Iterable[Tensor]) -> None:
+    sums = []
+    for batch in batches:
+        for square in batch.numpy():
+            sums.append(zlib.crc32(square.data))
+        _write_all(file, batch.numpy().data)
+    table = np.array(sums, "<u4").tobytes()
+    _write_all(file, memoryview(table + zlib.crc32(table).to_bytes(4, "little") + _MAGIC))
+    os.fsync(file.fileno())
+
+
+def _write_all(file: BinaryIO, data: memoryview) -> None:
+    data = data.cast("B")
+    while data:
+        data = data[file.write(data) :]
+
+
+def _key(images: FromFiles, size: int) -> str:
+    digest = hashlib.sha256(f"{size}\0{decoding()}".encode())
+    for origin in images.origins():
+        digest.update(f"\0{origin}".encode(errors="surrogateescape"))
     return digest.hexdigest()[:32]
-
-
-def _sum(array: np.ndarray) -> str:
-    flat = array.reshape(-1)
-    value = 0
-    for start in range(0, len(flat), _CHUNK):
-        value = zlib.crc32(flat[start : start + _CHUNK].data, value)
-    return f"{value:08x}"

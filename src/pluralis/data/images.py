@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -16,11 +18,14 @@ from torch import Tensor
 from pluralis.data.safe_io import image_size, open_image
 from pluralis.errors import DataError
 
+DECODING = 1  # to be raised with any change in what `decode` gives
 _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
-def decode(path: str | Path, size: int) -> Tensor:
+def decode(path: str | Path, size: int, content: bytes | None = None) -> Tensor:
     """Read an image as RGB, uint8 [3, size, size], squashed to a square with antialiasing.
+
+    With `content` those bytes are the file, and `path` is no more than what to call it.
 
     Transparent pixels are laid on white; 16-bit grey is scaled to 8 bits; of an animation the first
     frame counts. A JPEG at least four times as large as needed is decoded at a reduced scale of no
@@ -28,7 +33,7 @@ def decode(path: str | Path, size: int) -> Tensor:
     """
     if size < 1:
         raise DataError(f"the image size {size} is not possible; give at least 1")
-    image = open_image(path, at_least=2 * size)
+    image = open_image(path, at_least=2 * size, content=content)
     try:
         rgb = to_rgb(image)
     except (ValueError, OSError, MemoryError) as error:
@@ -39,6 +44,11 @@ def decode(path: str | Path, size: int) -> Tensor:
     # Bytes are resampled as they are: ten times as fast as floats and never more than one level off.
     squashed = F.interpolate(pixels[None], size=(size, size), mode="bilinear", antialias=True)
     return squashed[0].contiguous()
+
+
+def decoding() -> str:
+    """How pictures become pixels: our way of it, and the libraries that do it."""
+    return f"{DECODING} {PIL.__version__} {torch.__version__.split('+')[0]}"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -92,3 +102,12 @@ class ImageFiles:
     def signature(self) -> bytes:
         """The sizes of the files: they change with almost every edit, and cost no decoding."""
         return repr([path.stat().st_size for path in self.paths]).encode()
+
+    def origins(self) -> Iterator[str]:
+        """What each row is decoded from: it changes with the file's place, its size and its time of change."""
+        for path in self.paths:
+            try:
+                facts = path.stat()
+            except OSError as error:
+                raise DataError(f"image {str(path)!r} cannot be read: {error.strerror}; check the path") from None
+            yield f"{os.path.abspath(path)}\0{facts.st_size}\0{facts.st_mtime_ns}"

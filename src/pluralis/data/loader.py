@@ -1,15 +1,17 @@
 """Batches whose rows and augmentation are functions of (seed, stage, epoch, row, view).
 
-Pictures are decoded to squares of `store_size` by worker processes, or once into RAM or onto the
-accelerator; augmentation then runs on whole batches where the network is. So workers and caches
-change the speed and nothing else.
+Pictures are decoded to squares of `store_size` by worker processes, or once into RAM, into a file or
+onto the accelerator; augmentation then runs on whole batches where the network is. So workers and
+caches change the speed and nothing else.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -21,14 +23,14 @@ from torch.utils.data import DataLoader, Dataset
 from pluralis import distributed
 from pluralis.data import decoded
 from pluralis.data.augment import get_augment, resize
-from pluralis.data.images import ImageFiles
 from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock
 from pluralis.seeding import generator
 
-CACHES = ("none", "ram", "device")
+CACHES = ("none", "ram", "disk", "device")
 _DENSE_LABELS = 64 * 2**20  # entries up to which labels are kept as one dense tensor on the device
+_PART = 64  # pictures that are decoded between two reports
 Progress = Callable[[int, int], None]
 
 
@@ -75,7 +77,12 @@ class TensorImages:
 
 
 class Loader:
-    """One set of pictures and labels, as training batches or in row order."""
+    """One set of pictures and labels, as training batches or in row order.
+
+    `cache` is where decoded squares are kept: "none", "ram", "device", or "disk", which takes no memory. `keep_in` is
+    the folder of those on disk; with it "ram" and "device" leave theirs there too, for the next run. `say` gets the
+    lines about damaged files; without, they are warnings.
+    """
 
     def __init__(
         self,
@@ -89,6 +96,7 @@ class Loader:
         workers: int = 0,
         device: torch.device | str = "cpu",
         progress: Progress | None = None,
+        say: Callable[[str], None] = warnings.warn,
     ) -> None:
         if len(images) != len(labels):
             raise DataError(f"there are {len(images)} images but labels for {len(labels)} rows")
@@ -101,8 +109,16 @@ class Loader:
         self._store_size = store_size or size
         self._workers = workers
         self._pixels: Tensor | None = images.pixels if isinstance(images, TensorImages) else None
+        self._squares: decoded.Squares | None = None
         if cache != "none" and self._pixels is None:
-            self._pixels = self._decode_or_find(keep_in, progress)
+            if isinstance(images, decoded.FromFiles) and (cache == "disk" or keep_in):
+                folder = Path(keep_in) if keep_in else decoded.default_folder()
+                self._squares = decoded.find_or_make(
+                    folder, images, self._store_size, lambda: self._decode_all(progress), say
+                )
+            if cache != "disk":
+                self._pixels = self._into_ram(progress)
+                self._squares = None
         if cache == "device" and self._pixels is not None:
             self._pixels = self._pixels.to(self.device)
         dense = len(labels) * len(labels.classes) <= _DENSE_LABELS
@@ -170,7 +186,10 @@ class Loader:
         # One copy for all batches: a copy for each would hold up the device at every step.
         every = torch.cat(batches).to(self.device).split([len(rows) for rows in batches])
         pin = self.device.type == "cuda" and (self._pixels is None or self._pixels.device.type == "cpu")
-        if self._pixels is None:
+        if self._squares is not None:
+            for index, pixels in zip(every, _ahead(self._squares.read, batches), strict=True):
+                yield index, (pixels.pin_memory() if pin else pixels).to(self.device, non_blocking=True)
+        elif self._pixels is None:
             for index, pixels in zip(every, self._decoded(batches, pin), strict=True):
                 yield index, pixels.to(self.device, non_blocking=True)
         elif self._pixels.device == self.device:
@@ -195,30 +214,39 @@ class Loader:
                 raise DataError(pixels)
             yield pixels
 
-    def _decode_or_find(self, folder: str, progress: Progress | None) -> Tensor:
-        if not folder or not isinstance(self.images, ImageFiles):
-            return self._decode_all(progress)
-        pixels = decoded.find(Path(folder), self.images, self._store_size)
-        if pixels is None:
-            pixels = self._decode_all(progress)
-            decoded.keep(Path(folder), self.images, pixels)
-        return pixels
-
-    def _decode_all(self, progress: Progress | None) -> Tensor:
+    def _into_ram(self, progress: Progress | None) -> Tensor:
         shape = (len(self), 3, self._store_size, self._store_size)
         needed, free = math.prod(shape), _free_memory()
         if needed > free:
             raise DataError(
                 f"{len(self)} images of {self._store_size} px take {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB"
-                ' are free: set run.cache = "none", or a smaller data.size'
+                ' are free: set run.cache = "disk" or "none", or a smaller data.size'
             )
-        pixels = torch.empty(shape, dtype=torch.uint8)
-        parts = torch.arange(len(self)).split(64)
-        for rows, squares in zip(parts, self._decoded(list(parts)), strict=True):
-            pixels[rows] = squares
-            if progress is not None:
-                progress(int(rows[-1]) + 1, len(self))
+        pixels, done = torch.empty(shape, dtype=torch.uint8), 0
+        parts = torch.arange(len(self)).split(_PART)
+        for squares in self._decode_all(progress) if self._squares is None else map(self._squares.read, parts):
+            pixels[done : done + len(squares)] = squares
+            done += len(squares)
         return pixels
+
+    def _decode_all(self, progress: Progress | None) -> Iterator[Tensor]:
+        """The squares of all rows, in order."""
+        done = 0
+        for squares in self._decoded(list(torch.arange(len(self)).split(_PART))):
+            yield squares
+            done += len(squares)
+            if progress is not None:
+                progress(done, len(self))
+
+
+def _ahead(read: Callable[[Tensor], Tensor], batches: list[Tensor]) -> Iterator[Tensor]:
+    """read(batch) for each batch, of which the next is read while this one is used."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(read, batches[0])
+        for following in batches[1:]:
+            ready, coming = coming, pool.submit(read, following)
+            yield ready.result()
+        yield coming.result()
 
 
 def _free_memory() -> int:

@@ -1,4 +1,4 @@
-"""Ways of hiding labels and of splitting rows: the published ones, bit for bit, and annotators with a preference.
+"""Ways of hiding or spoiling labels and of splitting rows: the published ones, and annotators with a preference.
 
 All use NumPy's legacy generator, whose stream NumPy promises never to change: the papers' label
 files can only be had again by drawing the same numbers in the same order.
@@ -121,6 +121,53 @@ def drop_positives(labels: Labels, rate: float, seed: int = 0) -> Labels:
     keep = labels.values > 0
     keep[keep] = ~_below(rate, int(keep.sum()), seed)
     return _keep(labels, keep)
+
+
+def fixed_per_class(labels: Labels, count: int, seed: int = 0, negatives: bool = True) -> Labels:
+    """Keep `count` present and as many absent labels of each class of a complete matrix, at random; hide the others.
+
+    "Fixed per class" (FPC) of Ben-Baruch et al., "Multi-label Classification with Partial Annotations using
+    Class-aware Selective Loss" (CVPR 2022), with `count` 1000 and more on COCO. Class after class, `count` rows are
+    drawn without replacement among those where it is present, then among those where it is absent. A class with
+    fewer keeps all that it has. A row may be left without any label. No seed was published.
+
+    negatives=False hides the absent labels too, for methods that learn from present ones alone (PU-MLC, Table 12);
+    they are drawn all the same, so the present labels that stay are the same ones.
+
+    >>> full = Labels.from_dense([[1, -1], [1, -1], [-1, 1], [1, -1]])
+    >>> fixed_per_class(full, 2).dense().tolist()
+    [[0, -1], [1, 0], [-1, 1], [1, -1]]
+    """
+    _require_complete(labels)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise DataError(f"the count {count!r} is not possible; give how many labels of a class stay, such as 1000")
+    rng = np.random.RandomState(seed)
+    signs = labels.values.reshape(labels.shape)
+    keep = np.zeros(labels.shape, bool)
+    for column in range(len(labels.classes)):
+        for sign in (1, -1):
+            rows = np.flatnonzero(signs[:, column] == sign)
+            drawn = rng.choice(rows, min(count, len(rows)), replace=False) if len(rows) else rows
+            keep[drawn, column] = sign > 0 or negatives
+    return _keep(labels, keep.reshape(-1))
+
+
+def flip_positives(labels: Labels, rate: float, seed: int = 0) -> Labels:
+    """Turn each positive of a complete matrix into -1 with probability `rate`: wrong labels, none hidden.
+
+    The false negatives of Yuan et al., "Positive Label Is All You Need for Multi-Label Classification" (PU-MLC),
+    Table 8, with `rate` 0.1, 0.5 and 0.9. One uniform number for each positive, row by row, and it is flipped where
+    its number is below `rate`, so a larger rate flips the same ones and more. No seed was published.
+
+    >>> flip_positives(Labels.from_dense([[1, -1, 1], [-1, 1, 1]]), 0.6).dense().tolist()
+    [[-1, -1, 1], [-1, 1, -1]]
+    """
+    _require_complete(labels)
+    _require_share("rate", rate)
+    values = labels.values.copy()
+    positives = np.flatnonzero(values > 0)
+    values[positives[_below(rate, len(positives), seed)]] = -1
+    return Labels(labels.indptr, labels.indices, values, labels.classes, labels.row_ids)
 
 
 def split(rows: int, fraction: float = 0.2, seed: int = 1200) -> tuple[Ints, Ints]:

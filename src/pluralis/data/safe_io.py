@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import BinaryIO
 
 from PIL import ExifTags, Image
 
@@ -23,6 +27,8 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _LONGEST_PART, _LONGEST_NAME = 255, 4096  # bytes that the usual file systems allow
+# Letters, digits, and dots that do not begin a part: a name that `bad_name` allows, told without taking it apart.
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_. -]*(/[A-Za-z0-9_-][A-Za-z0-9_. -]*)*")
 
 
 def resolve_inside(root: str | Path, name: str) -> Path:
@@ -31,49 +37,85 @@ def resolve_inside(root: str | Path, name: str) -> Path:
     Refused: an empty name, NUL, names that no file system takes, absolute names (also in the Windows
     spelling), any `..`, and links that end outside `root`. The file itself need not exist.
     """
-    reason = _bad_name(name)
-    if reason:
-        raise DataError(f"entry {_short(name)} is refused: {reason}; give a path relative to {root}")
-    base = os.path.realpath(root)
-    real = os.path.realpath(os.path.join(base, name))
-    if not real.startswith(os.path.join(base, "")):  # join ends the folder with exactly one separator
-        raise DataError(f"entry {_short(name)} is refused: it leads outside {root}; put the file inside")
-    return Path(real)
+    return Inside(root).find(name)
+
+
+class Inside:
+    """`resolve_inside` for many names below one folder, whose own path is resolved once.
+
+    A plain name without a link on its way lies where it says: one `lstat` for each of its parts tells so.
+
+    >>> str(Inside("/").find("no/such.jpg"))
+    '/no/such.jpg'
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = root
+        self._base = os.path.join(os.path.realpath(root), "")  # ends with exactly one separator
+
+    def find(self, name: str) -> Path:
+        if len(name) <= _LONGEST_PART and _PLAIN.fullmatch(name) and not self._has_link(name):
+            return Path(self._base + name)
+        reason = bad_name(name)
+        if reason:
+            raise DataError(f"entry {shown(name)} is refused: {reason}; give a path relative to {self.root}")
+        real = os.path.realpath(self._base + name)
+        if not real.startswith(self._base):
+            raise DataError(f"entry {shown(name)} is refused: it leads outside {self.root}; put the file inside")
+        return Path(real)
+
+    def _has_link(self, name: str) -> bool:
+        """Whether a part of the way is a link, or cannot be looked at."""
+        end = 0
+        while end != -1:
+            end = name.find("/", end + 1)
+            try:
+                mode = os.lstat(self._base + (name if end == -1 else name[:end])).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                return False  # nor is there anything behind it
+            except OSError:
+                return True
+            if stat.S_ISLNK(mode):
+                return True
+        return False
 
 
 def open_image(
-    path: str | Path, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+    path: str | Path, max_pixels: int = MAX_PIXELS, at_least: int | None = None, content: bytes | None = None
 ) -> Image.Image:
     """Decode the first frame of an image file, upright as its EXIF orientation says.
+
+    With `content` those bytes are the file, and `path` is no more than what to call it.
 
     An image of more than `max_pixels` is refused by its header, before memory is taken for pixels.
     With `at_least`, a JPEG may be decoded at 1/2, 1/4 or 1/8 scale as long as neither side falls
     below `at_least`. Whatever is wrong with the file becomes a DataError that names it.
     """
-    with _opened(path, max_pixels) as image:
+    with _opened(path, max_pixels, content) as image:
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         image.load()
         return _upright(image)
 
 
-def image_size(path: str | Path) -> tuple[int, int]:
+def image_size(path: str | Path, content: bytes | None = None) -> tuple[int, int]:
     """Width and height of an image file, as its header says; no pixels are decoded."""
-    with _opened(path, MAX_PIXELS) as image:
+    with _opened(path, MAX_PIXELS, content) as image:
         return image.size
 
 
 @contextmanager
-def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(path: str | Path, max_pixels: int, content: bytes | None) -> Iterator[Image.Image]:
     """An image whose header is read; whatever goes wrong inside the block becomes a DataError."""
-    if not os.path.isfile(path):  # also keeps away from pipes and devices, on which opening may hang
-        raise DataError(f"image {_short(str(path))} is not there, or not a plain file; check the path")
+    source: str | Path | BinaryIO = path if content is None else io.BytesIO(content)
+    if content is None and not os.path.isfile(path):  # keeps away from pipes and devices, where opening may hang
+        raise DataError(f"image {shown(str(path))} is not there, or not a plain file; check the path")
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Image.open(source, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise DataError(
-                    f"image {_short(str(path))} is refused: {width} × {height} pixels are over the limit of "
+                    f"image {shown(str(path))} is refused: {width} × {height} pixels are over the limit of "
                     f"{max_pixels:,}; shrink it or raise max_pixels"
                 )
             yield image
@@ -83,7 +125,7 @@ def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
     except Exception as error:
         words = " ".join(str(error).split())[:200]
         raise DataError(
-            f"image {_short(str(path))} does not decode: {type(error).__name__}: {words}; "
+            f"image {shown(str(path))} does not decode: {type(error).__name__}: {words}; "
             "replace it or leave it out"
         ) from None
 
@@ -98,7 +140,7 @@ def _upright(image: Image.Image) -> Image.Image:
     return image.copy() if turn is None else image.transpose(turn)
 
 
-def _bad_name(name: str) -> str | None:
+def bad_name(name: str) -> str | None:
     """Why `name` cannot be an entry of a folder, or None."""
     if "\0" in name:
         return "it holds a NUL"
@@ -116,7 +158,7 @@ def _bad_name(name: str) -> str | None:
     return None if posix.parts else "it names no file"
 
 
-def _short(name: str) -> str:
+def shown(name: str) -> str:
     """A name fit for one line of an error: quoted, control characters escaped, the middle of a long one cut."""
-    shown = repr(name)
-    return shown if len(shown) <= 200 else f"{shown[:120]}…{shown[-60:]}"
+    text = repr(name)
+    return text if len(text) <= 200 else f"{text[:120]}…{text[-60:]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 
 from pluralis.config import DataPart, SelectPart
 from pluralis.data import protocols
-from pluralis.data.formats import read, voc
+from pluralis.data.dataset import Dataset
+from pluralis.data.formats import FORMATS, read, voc
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, TensorImages
+from pluralis.data.shard_images import pictures
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
@@ -59,13 +62,20 @@ def load_source(part: DataPart) -> Source:
             raise DataError(f"format 'scenes' has no option {min(unknown)!r}; it has split, count, seed, size")
         scenes = make_scenes(**{"split": "train", "count": 2000, **part.options})
         return Source(TensorImages(scenes.images), Labels.from_dense(scenes.truth, scenes.classes))
+    found = load_dataset(part)
+    return Source(pictures(part.images, found.images), found.labels)
+
+
+def load_dataset(part: DataPart) -> Dataset:
+    """What the reader of the recipe's format gives; the labels may lie elsewhere than the images."""
     if not part.images:
         raise DataError("no data: name the folder of the images (--images DIR, or data.images in the recipe)")
     options: dict[str, Any] = dict(part.options)
     path = Path(part.images)
-    if part.format == "csv" and not part.labels:
+    reader = inspect.signature(FORMATS[part.format].read).parameters if part.format in FORMATS else {}
+    if "images" in reader and reader["images"].default is inspect.Parameter.empty and not part.labels:
         raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
-    if part.labels and part.format in ("csv", "coco", "npy"):  # the labels may lie elsewhere than the images
+    if part.labels and "images" in reader:
         path, options = Path(part.labels), {"images": Path(part.images), **options}
     reserved = {"path", "format"} & options.keys()
     if reserved:
@@ -73,7 +83,7 @@ def load_source(part: DataPart) -> Source:
     found = read(part.format, path, **options)
     if len(found.labels) == 0:
         raise DataError(f"{path} lists no image: there is nothing to train on")
-    return Source(ImageFiles(found.images), found.labels)
+    return found
 
 
 def load_split(part: DataPart, select: SelectPart) -> Split:
@@ -118,6 +128,10 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
         return protocols.known_ratio(labels, part.protocol_share, part.protocol_seed)
     if part.protocol == "drop-positives":
         return protocols.drop_positives(labels, 1 - part.protocol_share, part.protocol_seed)
+    if part.protocol == "fixed-per-class":
+        return protocols.fixed_per_class(labels, part.protocol_count, part.protocol_seed)
+    if part.protocol == "flip-positives":
+        return protocols.flip_positives(labels, 1 - part.protocol_share, part.protocol_seed)
     if part.protocol == "pick-rarest":
         return protocols.pick_rarest(labels)
     if part.protocol == "pick-largest":

@@ -1,34 +1,95 @@
-"""Readers for the files that labelling tools and data sets come in: one module per format."""
+"""The files that labelling tools and data sets come in: one module per format, a reader and often a writer."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pluralis.data.dataset import Dataset
-from pluralis.data.formats import coco, csv, npy, voc
+from pluralis.data.formats import (
+    coco,
+    csv,
+    cub,
+    cvat,
+    fiftyone,
+    imagefolder,
+    jsonl,
+    labelstudio,
+    lvis,
+    npy,
+    nus,
+    openimages,
+    parquet,
+    shards,
+    voc,
+)
 from pluralis.errors import DataError, nearest
+from pluralis.labels import Labels
 
-__all__ = ["FORMATS", "Dataset", "read"]
+__all__ = ["FORMATS", "Dataset", "Format", "read", "write"]
 
-FORMATS: dict[str, Callable[..., Dataset]] = {
-    "coco": coco.read,
-    "csv": csv.read,
-    "npy": npy.read,
-    "voc": voc.read,
+
+class Format(NamedTuple):
+    """`read(path, **options)` gives a `Dataset`; `write(path, data, **options)` takes one, or bare `Labels`."""
+
+    read: Callable[..., Dataset]
+    write: Callable[..., None] | None = None
+
+
+FORMATS: dict[str, Format] = {
+    "coco": Format(coco.read, coco.write),
+    "csv": Format(csv.read, csv.write),
+    "cub": Format(cub.read),
+    "cvat": Format(cvat.read, cvat.write),
+    "fiftyone": Format(fiftyone.read, fiftyone.write),
+    "imagefolder": Format(imagefolder.read),
+    "jsonl": Format(jsonl.read, jsonl.write),
+    "labelstudio": Format(labelstudio.read, labelstudio.write),
+    "lvis": Format(lvis.read, lvis.write),
+    "npy": Format(npy.read, npy.write),
+    "nus": Format(nus.read),
+    "openimages": Format(openimages.read, openimages.write),
+    "parquet": Format(parquet.read, parquet.write),
+    "shards": Format(shards.read),
+    "voc": Format(voc.read),
 }
 
 
 def read(format: str, path: str | Path, **options: Any) -> Dataset:
-    """Read the data set at `path`, a file or folder in one of FORMATS; `options` are those of its reader."""
-    reader = FORMATS.get(format)
-    if reader is None:
-        raise DataError(f"there is no format {format!r}; {nearest(format, list(FORMATS))}")
-    try:
-        inspect.signature(reader).bind(path, **options)
-    except TypeError as error:
-        accepted = ", ".join(list(inspect.signature(reader).parameters)[1:])
-        raise DataError(f"format {format!r}: {error}; its options are {accepted}") from None
+    """Read the data set at `path`, a file or folder in one of FORMATS; `options` are those of its reader.
+
+    Rows are sorted by image id, unless the reader says that the order of its files is a published one.
+    """
+    reader = _entry(format).read
+    _check_options(format, reader, (path,), options)
     return reader(path, **options)
+
+
+def write(format: str, path: str | Path, data: Dataset | Labels, **options: Any) -> None:
+    """Write the labels of `data` to `path` in one of FORMATS; `options` are those of its writer.
+
+    `read` with the same format, classes and images gives the same labels back.
+    """
+    writer = _entry(format).write
+    if writer is None:
+        able = ", ".join(repr(name) for name, entry in FORMATS.items() if entry.write)
+        raise DataError(f"format {format!r} can be read but not written; choose from {able}")
+    _check_options(format, writer, (path, data), options)
+    writer(path, data, **options)
+
+
+def _entry(format: str) -> Format:
+    if format not in FORMATS:
+        raise DataError(f"there is no format {format!r}; {nearest(format, list(FORMATS))}")
+    return FORMATS[format]
+
+
+def _check_options(format: str, call: Callable[..., Any], given: tuple[Any, ...], options: dict[str, Any]) -> None:
+    signature = inspect.signature(call)
+    try:
+        signature.bind(*given, **options)
+    except TypeError as error:
+        accepted = ", ".join(list(signature.parameters)[len(given) :])
+        raise DataError(f"format {format!r}: {error}; its options are {accepted or 'none'}") from None

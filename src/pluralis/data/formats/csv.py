@@ -9,21 +9,25 @@ to some and unknown to others: `unlisted` says what it means here.
 from __future__ import annotations
 
 import csv
-import os
 import re
-from array import array
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pluralis.data.dataset import Dataset, require_files
-from pluralis.data.safe_io import resolve_inside
-from pluralis.errors import DataError, nearest
+from pluralis.data.dataset import Dataset
+from pluralis.data.formats.listing import file_names
+from pluralis.data.formats.table import Table, rows_of
+from pluralis.data.formats.whole_file import whole_file
+from pluralis.errors import DataError
 from pluralis.labels import Labels
 
 Records = Iterator[tuple[int, list[str]]]
 
+_PACKED = 1 << 20  # cells of wide rows that are looked at together
 _LONG = (["image", "label"], ["image", "label", "value"])
 # Data frames write whole numbers as fractions where a column has blanks.
 _VALUES = {"1": 1, "+1": 1, "1.0": 1, "-1": -1, "-1.0": -1, "0": 0, "0.0": 0, "-0": 0, "-0.0": 0}
@@ -43,166 +47,150 @@ def read(
     labels in the file, sorted (long). `unlisted`, "unknown" or "absent", is what a 0 means and, in the
     long format, what holds for a class that no line gives for an image (unless stated: unknown).
     """
-    if unlisted not in (None, "unknown", "absent"):
-        raise DataError(f"unlisted={unlisted!r} is not possible; choose 'unknown' or 'absent'")
-    if classes is not None:
-        listed = isinstance(classes, list | tuple) and all(isinstance(name, str) and name for name in classes)
-        if not listed or len(set(classes)) < len(classes):
-            raise DataError(f"classes={classes!r} is not possible; give a list of different names")
+    table = Table(path, images, classes, unlisted)
     records = _records(path)
     line, header = next(records, (1, []))
     if not header:
         raise DataError(f"{path}: the file is empty; begin it with the line image,label")
     if "image" not in header:
         raise DataError(f"{path}, line {line}: there is no column 'image'; begin with the line image,label")
-    table = _Table(path, images, classes, unlisted)
     if header in _LONG:
-        table.add_long(records, len(header))
-    else:
-        table.add_wide(records, header, line)
+        _add_long(table, records, len(header))
+        # Sorted, since in order of appearance one new line could renumber them all.
+        return table.dataset(complete=unlisted == "absent", sort_classes=classes is None)
+    _add_wide(table, records, header, line)
     return table.dataset()
 
 
-def write(path: str | Path, data: Dataset | Labels) -> None:
-    """Write labels in the long format; `path` holds the old file or the whole new one, never a part.
+def write(
+    path: str | Path, data: Dataset | Labels, layout: str = "long", images: str | Path | None = None
+) -> None:
+    """Write labels in the `layout` "long" or "wide"; `path` holds the old file or the whole new one, never a part.
+
+    An image is named by its path below the folder `images`; without, by its id if that is where its path ends.
 
     Cells that a spreadsheet would run as a formula get a quote in front, which `read` takes away again.
+    A long file does not keep the order of the classes, nor those without a label: give them to `read`.
     """
     labels = data.labels if isinstance(data, Dataset) else data
-    names = [neutralise(name) for name in labels.classes]
-    part = Path(f"{path}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(_LONG[1])
-            for row, row_id in enumerate(labels.ids):
-                known = slice(labels.indptr[row], labels.indptr[row + 1])
-                lines = zip(labels.indices[known], labels.values[known], strict=True)
-                cells = [(names[column], value) for column, value in lines] or [("", "")]
-                writer.writerows((neutralise(row_id), name, value) for name, value in cells)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except (OSError, UnicodeEncodeError) as error:
-        part.unlink(missing_ok=True)
-        raise DataError(f"{path}: cannot be written: {error}") from None
+    if layout not in ("long", "wide"):
+        raise DataError(f"layout={layout!r} is not possible; choose 'long' or 'wide'")
+    names = file_names(data, images)
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows((_long_lines if layout == "long" else _wide_lines)(labels, names))
 
 
-class _Table:
-    """Gathers the images and labels of one file, and remembers the line that each came from."""
+def _long_lines(labels: Labels, names: list[str]) -> Iterator[Iterable[Any]]:
+    yield _LONG[1]
+    classes = [neutralise(name) for name in labels.classes]
+    for name, columns, values in rows_of(labels, names):
+        image = neutralise(name)
+        if columns:
+            yield from zip(repeat(image), map(classes.__getitem__, columns), values)
+        else:
+            yield image, "", ""
 
-    def __init__(
-        self, path: str | Path, images: str | Path, classes: Sequence[str] | None, unlisted: str | None
-    ) -> None:
-        if not Path(images).is_dir():
-            raise DataError(f"there is no image folder {str(images)!r}; give the one that the names start from")
-        self.path, self.root, self.unlisted = path, images, unlisted
-        self.fixed, self.complete, self.sort_classes = classes is not None, False, False
-        self.classes = {name: number for number, name in enumerate(classes or ())}
-        self.rows: dict[str, int] = {}
-        self.files: list[Path] = []
-        self.entries = array("q")  # row, class, value and line of one label after the other
 
-    def add_long(self, records: Records, width: int) -> None:
-        """Lines of an image, a label and perhaps a value."""
-        self.complete = self.unlisted == "absent"
-        self.sort_classes = not self.fixed  # in order of appearance, one new line could renumber them all
-        without: dict[int, int] = {}
-        for line, cells in records:
-            self._check_width(cells, width, line)
-            row, name, cell = self._row(cells[0], line), restore(cells[1]), cells[-1]
-            if name:
-                value = self._value(cell, line) if width == 3 else 1
-                if value is None:
-                    raise self._error(line, "the value is blank; write 1 or -1, or take the line out")
-                self.entries.extend((row, self._column(name, line), value, line))
-            elif cell.strip():
-                raise self._error(line, f"the value {cell!r} has no label; name the class")
-            elif without.setdefault(row, line) != line:
-                raise self._error(line, f"image {cells[0]!r} without a label: line {without[row]} says so too")
+def _wide_lines(labels: Labels, names: list[str]) -> Iterator[Iterable[Any]]:
+    classes = [neutralise(name) for name in labels.classes]
+    # Where image,label would come out, which heads a long file, the image goes last.
+    at = len(classes) if ["image", *classes] in _LONG else 0
+    yield [*classes[:at], "image", *classes[at:]]
+    for name, columns, values in rows_of(labels, names):
+        cells: list[Any] = [""] * len(classes)
+        for column, value in zip(columns, values, strict=True):
+            cells[column] = value
+        cells.insert(at, neutralise(name))
+        yield cells
 
-    def add_wide(self, records: Records, header: list[str], line: int) -> None:
-        """Lines of an image and a cell for each class."""
-        at = header.index("image")
-        names = [restore(name) for name in header[:at] + header[at + 1 :]]
-        if not names or "" in names or len(set(names)) != len(names):
-            raise self._error(line, "the wide format wants a column for each class, each with its own name")
-        columns = [self._column(name, line) for name in names]
-        seen: dict[int, int] = {}
-        for line, cells in records:
-            self._check_width(cells, len(header), line)
-            row = self._row(cells[at], line)
-            if seen.setdefault(row, line) != line:
-                raise self._error(line, f"image {cells[at]!r} is in line {seen[row]} already; keep one of them")
-            for column, cell in zip(columns, cells[:at] + cells[at + 1 :], strict=True):
-                value = self._value(cell, line)
-                if value:
-                    self.entries.extend((row, column, value, line))
 
-    def dataset(self) -> Dataset:
-        """All rows, sorted by image id."""
-        if not self.classes:
-            raise DataError(f"{self.path}: there is no class in the file; label at least one image")
-        require_files(self.files, self.path)
-        ids, names = sorted(self.rows), sorted(self.classes) if self.sort_classes else list(self.classes)
-        row_rank, class_rank = _ranks(self.rows, ids), _ranks(self.classes, names)
-        row, column, value, line = np.array(self.entries, np.int64).reshape(-1, 4).T
-        row, column = row_rank[row], class_rank[column]
-        order = np.lexsort((line, column, row))
-        again = np.flatnonzero((np.diff(row[order]) == 0) & (np.diff(column[order]) == 0))
-        if len(again):
-            pair = again[np.argmin(line[order[again + 1]])]  # the first in the file
-            one, two = order[pair], order[pair + 1]
-            what = "given twice" if value[one] == value[two] else f"given as {value[one]} and as {value[two]}"
-            where = f"image {ids[row[two]]!r}, class {names[column[two]]!r}"
-            raise self._error(line[two], f"{where}: {what}, see line {line[one]}; keep one of them")
-        labels = Labels.from_entries(row, column, value, (len(ids), len(names)), names, ids)
-        if self.complete:
-            dense = labels.dense()
-            labels = Labels.from_dense(np.where(dense == 0, -1, dense), names, ids)
-        return Dataset([self.files[self.rows[name]] for name in ids], labels)
-
-    def _row(self, cell: str, line: int) -> int:
-        """The number of an image, new or known; the same file under two spellings is one image."""
-        name = restore(cell)
-        row = self.rows.get(name)
-        if row is None:
-            try:
-                file = resolve_inside(self.root, name)
-            except DataError as error:
-                raise self._error(line, str(error)) from None
-            row = self.rows.setdefault(PurePosixPath(name).as_posix(), len(self.files))
-            if row == len(self.files):
-                self.files.append(file)
-        return row
-
-    def _column(self, name: str, line: int) -> int:
-        if not self.fixed and name != name.strip():  # "a.jpg, cat" would quietly make a second class of cats
-            raise self._error(line, f"the name {name!r} begins or ends with white space; take it out")
-        if self.fixed and name not in self.classes:
-            raise self._error(line, f"there is no class {name!r}; {nearest(name, list(self.classes))}")
-        return self.classes.setdefault(name, len(self.classes))
-
-    def _value(self, cell: str, line: int) -> int | None:
-        """1, -1 or 0 unknown; None for a blank cell."""
-        text = cell.strip()
-        if not text:
-            return None
-        value = _VALUES.get(text)
-        if value is None:
-            hint = "write 1 present or -1 absent (a file headed image,label or image,label,value is long, else wide)"
-            raise self._error(line, f"the value {cell!r} is no label; {hint}")
-        if value == 0 and self.unlisted is None:
-            hint = "say unlisted='unknown' if nobody looked, unlisted='absent' if somebody made sure"
-            raise self._error(line, f"a value of 0 can mean two things; {hint}")
-        return -1 if value == 0 and self.unlisted == "absent" else value
-
-    def _check_width(self, cells: list[str], width: int, line: int) -> None:
+def _add_long(table: Table, records: Records, width: int) -> None:
+    """Lines of an image, a label and perhaps a value."""
+    add_row, add_column, add_value, add_line = (entries.append for entries in table.entries)
+    signs = _signs(table)
+    rows: dict[str, int] = {}  # by the cell as it stands in the file: three lookups for a line like one before
+    columns: dict[str, int] = {}
+    without: dict[int, int] = {}
+    for line, cells in records:
         if len(cells) != width:
-            raise self._error(line, f"{len(cells)} cells under a header of {width}; quote cells that hold commas")
+            raise _wrong_width(table, cells, width, line)
+        row, column = rows.get(cells[0]), columns.get(cells[1])
+        text = cells[2] if width == 3 else "1"
+        if row is None:
+            row = rows[cells[0]] = table.row(restore(cells[0]), line)
+        if column is None:
+            name = restore(cells[1])
+            if not name:
+                if width == 3 and text.strip():
+                    raise table.error(line, f"the value {text!r} has no label; name the class")
+                if without.setdefault(row, line) != line:
+                    raise table.error(line, f"image {cells[0]!r} without a label: line {without[row]} says so too")
+                continue
+            column = columns[cells[1]] = table.column(name, line)
+        value = signs.get(text)
+        if value is None:
+            if not text.strip():
+                raise table.error(line, "the value is blank; write 1 or -1, or take the line out")
+            value = _sign(table, text, line)
+        add_row(row)
+        add_column(column)
+        add_value(value)
+        add_line(line)
 
-    def _error(self, line: int, message: str) -> DataError:
-        return DataError(f"{self.path}, line {line}: {message}")
+
+def _add_wide(table: Table, records: Records, header: list[str], line: int) -> None:
+    """Lines of an image and a cell for each class."""
+    at = header.index("image")
+    names = [restore(name) for name in header[:at] + header[at + 1 :]]
+    if not names or "" in names or len(set(names)) != len(names):
+        raise table.error(line, "the wide format wants a column for each class, each with its own name")
+    columns = np.array([table.column(name, line) for name in names])
+    bytes_of = {text: sign & 255 for text, sign in {"": 0, **_signs(table)}.items()}
+    lines: list[int] = []  # of each row
+    packed = bytearray()  # a byte for each cell of the last rows
+    for line, cells in records:
+        if len(cells) != len(header):
+            raise _wrong_width(table, cells, len(header), line)
+        image = cells.pop(at)
+        row = table.row(restore(image), line)
+        if row < len(lines):
+            raise table.error(line, f"image {image!r} is in line {lines[row]} already; keep one of them")
+        lines.append(line)
+        try:
+            packed += bytes(map(bytes_of.__getitem__, cells))
+        except KeyError:
+            packed += bytes(_sign(table, cell, line) & 255 for cell in cells)
+        if len(packed) >= _PACKED:
+            _unpack(table, packed, columns, lines)
+            packed.clear()
+    _unpack(table, packed, columns, lines)
+
+
+def _unpack(table: Table, packed: bytearray, columns: npt.NDArray[np.int64], lines: list[int]) -> None:
+    """Add the labels of the last rows."""
+    signs = np.frombuffer(bytes(packed), np.int8).reshape(-1, len(columns))
+    first = len(lines) - len(signs)
+    row, place = np.nonzero(signs)
+    table.extend(first + row, columns[place], signs[row, place], np.array(lines[first:], np.int64)[row])
+
+
+def _signs(table: Table) -> dict[str, int]:
+    """Text -> 1, -1 or 0 unknown, for the usual spellings."""
+    known = {text: value for text, value in _VALUES.items() if value}
+    return known if table.unlisted is None else {text: known.get(text) or table.zero(0) for text in _VALUES}
+
+
+def _sign(table: Table, cell: str, line: int) -> int:
+    """1, -1 or 0 unknown, for any spelling; a blank cell is unknown."""
+    text = cell.strip()
+    if text and text not in _VALUES:
+        hint = "write 1 present or -1 absent (a file headed image,label or image,label,value is long, else wide)"
+        raise table.error(line, f"the value {cell!r} is no label; {hint}")
+    return (_VALUES[text] or table.zero(line)) if text else 0
+
+
+def _wrong_width(table: Table, cells: list[str], width: int, line: int) -> DataError:
+    return table.error(line, f"{len(cells)} cells under a header of {width}; quote cells that hold commas")
 
 
 def _records(path: str | Path) -> Records:
@@ -221,13 +209,6 @@ def _records(path: str | Path) -> Records:
         raise DataError(f"{path}, line {line + 1}: {error}; check the quotes and the length of the cells") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; check the path") from None
-
-
-def _ranks(numbers: dict[str, int], names: list[str]) -> np.ndarray:
-    """Old number -> place in `names`, int64 [n]."""
-    ranks = np.empty(len(names), np.int64)
-    ranks[[numbers[name] for name in names]] = np.arange(len(names))
-    return ranks
 
 
 def neutralise(text: str) -> str:

@@ -1,19 +1,31 @@
-"""NumPy files in the layout of the single-positive literature: `formatted_<split>_images.npy` and `…_labels.npy`."""
+"""NumPy files: a dense matrix of labels in any of the field's conventions, beside a list of file names.
+
+The layout of the single-positive literature is a folder with `formatted_<split>_images.npy`, an array [N] of
+names, `formatted_<split>_labels.npy`, all labels [N, C], and `formatted_<split>_labels_obs.npy`, those that are shown.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.data.dataset import Dataset, require_files
+from pluralis.conventions import CONVENTIONS, to_signed
+from pluralis.data.dataset import Dataset
+from pluralis.data.formats.folder import Folder
+from pluralis.data.formats.listing import file_names
+from pluralis.data.formats.whole_file import whole_file
 from pluralis.data.safe_io import resolve_inside
-from pluralis.errors import DataError, LabelError
+from pluralis.errors import DataError, LabelError, nearest
 from pluralis.labels import Labels
+
+_CELLS = 1 << 22  # of the matrix that are looked at together
+_FILES = {"labels": "complete", "labels_obs": "signed"}  # as Cole et al. write them
 
 
 def read(
@@ -21,26 +33,25 @@ def read(
     images: str | Path | None = None,
     split: str = "train",
     classes: str = "",
+    file: str = "labels",
+    convention: str | None = None,
 ) -> Dataset:
-    """Read the images and the complete labels of one split, "train" or "val".
+    """Read the images and the labels of one split, "train" or "val".
 
     `path` is the folder that holds `formatted_<split>_images.npy`, an array [N] of file names, and
-    `formatted_<split>_labels.npy`, a matrix [N, C] of 1 present and 0 absent, as made by the scripts of
-    Cole et al. (CVPR 2021) for VOC, COCO, NUS-WIDE and CUB. The names start from the folder `images`, if it
-    is not `path` itself. `classes` is a text file below `path` with the name of a class in each line; without
-    it classes are named by their number.
+    `formatted_<split>_<file>.npy`, a matrix [N, C] of numbers, as made by the scripts of Cole et al. (CVPR 2021)
+    for VOC, COCO, NUS-WIDE and CUB. `file` is "labels", all of them, 1 present and 0 absent, or "labels_obs", the
+    observed ones, 1 present, -1 absent and 0 unknown; `convention` is one of CONVENTIONS where the numbers mean
+    something else. The names start from the folder `images`, if it is not `path` itself. `classes` is a text file
+    below `path` with the name of a class in each line; without it classes are named by their number.
 
     Rows keep the order of the file: the published labels were drawn in it.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
-        raise DataError(f"split={split!r} is not possible; choose 'train' or 'val'")
+    names_file, labels_file, rule = _places(path, split, file, convention)
     root = Path(path)
     if not root.is_dir():
-        raise DataError(f"there is no folder {str(root)!r}; give the one that holds formatted_{split}_images.npy")
-    base = root if images is None else Path(images)
-    if not base.is_dir():
-        raise DataError(f"there is no image folder {str(base)!r}; give the one that the names start from")
-    names_file, labels_file = (root / f"formatted_{split}_{what}.npy" for what in ("images", "labels"))
+        raise DataError(f"there is no folder {str(root)!r}; give the one that holds {names_file.name}")
+    folder = Folder(root if images is None else images)
     names = _names(names_file)
     matrix = _load(labels_file)
     if matrix.ndim != 2 or len(matrix) != len(names):
@@ -48,15 +59,94 @@ def read(
         raise DataError(f"{labels_file}: labels of shape {shape} for the {len(names)} images of {names_file.name}")
     listed = _class_names(resolve_inside(root, classes), matrix.shape[1]) if classes else None
     try:
-        labels = Labels.from_dense(matrix, listed, names, convention="complete")
+        labels = _sparse(matrix, rule, listed, names)
     except LabelError as error:
         raise DataError(f"{labels_file}: {error}") from None
     try:
-        found = [resolve_inside(base, name) for name in names]
+        found = [folder.find(name)[1] for name in names]
     except DataError as error:
         raise DataError(f"{names_file}: {error}") from None
-    require_files(found, names_file)
+    folder.require(names_file)
     return Dataset(found, labels)
+
+
+def write(
+    path: str | Path,
+    data: Dataset | Labels,
+    images: str | Path | None = None,
+    split: str = "train",
+    classes: str = "",
+    file: str = "labels",
+    convention: str | None = None,
+) -> None:
+    """Write the files that `read` takes with the same options; the folder `path` is made if it is not there.
+
+    A convention that has no number for a label in `data`, such as "complete" for an unknown one, is an error. An image
+    is named by its path below the folder `images`; without, by its id if that is where its path ends.
+    """
+    labels = data.labels if isinstance(data, Dataset) else data
+    names_file, labels_file, rule = _places(path, split, file, convention)
+    number = {label: value for value, label in CONVENTIONS[rule].meaning.items()}
+    names, step = np.array(file_names(data, images), str), max(1, _CELLS // max(1, len(labels.classes)))
+    for label, word in ((1, "present"), (0, "unknown"), (-1, "absent")):
+        rows = _rows_with(labels, label)
+        if label not in number and len(rows):
+            raise LabelError(
+                f"row {labels.id(int(rows[0]))!r} holds an {word} label, which the convention {rule!r} cannot write;"
+                " choose 'signed' or 'minus-unknown'"
+            )
+    broken = [name for name in labels.classes if name.strip().splitlines() != [name]]
+    if classes and broken:
+        raise LabelError(f"class {broken[0]!r} does not fit in a line of {classes}; rename it")
+    table = np.array([number.get(label, 0) for label in (0, 1, -1)], np.int8)  # in the order of the index -1
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made: {error.strerror}; check the path") from None
+    with whole_file(labels_file) as part, part.open("wb") as out:
+        header = {"descr": "|i1", "fortran_order": False, "shape": labels.shape}
+        np.lib.format.write_array_header_1_0(out, header)
+        for first in range(0, len(labels), step):
+            out.write(table[labels.dense(np.arange(first, min(first + step, len(labels))))].tobytes())
+    with whole_file(names_file) as part, part.open("wb") as out:
+        np.save(out, names, allow_pickle=False)
+    if classes:
+        with whole_file(resolve_inside(path, classes)) as part:
+            part.write_text("".join(f"{name}\n" for name in labels.classes), encoding="utf-8")
+
+
+def _places(path: str | Path, split: str, file: str, convention: str | None) -> tuple[Path, Path, str]:
+    """The files of names and of labels, and the convention of the latter."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
+        raise DataError(f"split={split!r} is not possible; choose 'train' or 'val'")
+    if file not in _FILES:
+        raise DataError(f"file={file!r} is not possible; {nearest(file, _FILES)}")
+    if convention is not None and convention not in CONVENTIONS:
+        raise DataError(f"there is no label convention {convention!r}; {nearest(convention, CONVENTIONS)}")
+    names, labels = (Path(path) / f"formatted_{split}_{what}.npy" for what in ("images", file))
+    return names, labels, convention or _FILES[file]
+
+
+def _sparse(matrix: npt.NDArray[Any], convention: str, classes: Sequence[str] | None, names: Sequence[str]) -> Labels:
+    """Labels of a mapped matrix, some rows at a time."""
+    height, width = matrix.shape
+    step = max(1, _CELLS // max(1, width))
+    counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, np.int8)]
+    for first in range(0, max(1, height), step):
+        signed = to_signed(matrix[first : first + step], convention, classes, names[first : first + step])
+        row, column = np.nonzero(signed)
+        counts.append(np.bincount(row, minlength=len(signed)))
+        columns.append(column.astype(np.int32))
+        values.append(signed[row, column])
+    indptr = np.cumsum(np.concatenate(counts))
+    return Labels(indptr, np.concatenate(columns), np.concatenate(values), width if classes is None else classes, names)
+
+
+def _rows_with(labels: Labels, label: int) -> npt.NDArray[np.int64]:
+    """The rows that hold a certain label."""
+    if label == 0:
+        return np.flatnonzero(np.diff(labels.indptr) < len(labels.classes))
+    return np.searchsorted(labels.indptr, np.flatnonzero(labels.values == label), side="right") - 1
 
 
 def _load(path: Path) -> npt.NDArray[Any]:

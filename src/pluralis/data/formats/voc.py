@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset, require_files
-from pluralis.data.safe_io import resolve_inside
+from pluralis.data.safe_io import Inside
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
@@ -45,7 +45,8 @@ def read(root: str | Path, split: str = "train", difficult: str = "unknown") -> 
     signed = np.array(columns, np.int8).T
     if difficult == "absent":
         signed = np.where(signed == 0, np.int8(-1), signed)
-    images = [resolve_inside(base / "JPEGImages", f"{i}.jpg") for i in ids]
+    folder = Inside(base / "JPEGImages")
+    images = [folder.find(f"{i}.jpg") for i in ids]
     require_files(images, first)
     return Dataset(images, Labels.from_dense(signed, classes, ids))
 
@@ -58,12 +59,13 @@ def areas(root: str | Path, labels: Labels) -> npt.NDArray[np.float64]:
     classes in the files, and parts of objects, are passed over. Where no box of a class is drawn its area is 0.
     """
     folder = _year_folder(Path(root)) / "Annotations"
+    files = Inside(folder)
     if not folder.is_dir():
         raise DataError(f"{folder}: is not there, so no box is known; unpack the annotations beside JPEGImages")
     column = {name: place for place, name in enumerate(labels.classes)}
     found = np.zeros(labels.shape)
     for row, name in enumerate(labels.ids):
-        for kind, boxes in _boxes(resolve_inside(folder, f"{name}.xml")).items():
+        for kind, boxes in _boxes(files.find(f"{name}.xml")).items():
             if kind in column:
                 found[row, column[kind]] = _covered(boxes)
     return found

@@ -1,0 +1,115 @@
+"""Formats that list what is present and say nothing of the rest: what not listed means, and what they can hold."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pluralis.data.dataset import Dataset
+from pluralis.data.formats.folder import Folder
+from pluralis.errors import DataError, LabelError
+from pluralis.labels import Labels
+
+
+def check_unlisted(unlisted: str | None) -> str:
+    """What is stated to hold for a class that is not listed for an image."""
+    if unlisted is None or unlisted not in ("unknown", "absent"):
+        raise DataError(
+            f"unlisted={unlisted!r} is not possible; say 'absent' if every class was looked for in every image, "
+            "as for COCO, else 'unknown'"
+        )
+    return unlisted
+
+
+def check_images(folder: str | Path | None, file: str | Path) -> Path:
+    """The folder that the names in `file` start from."""
+    if folder is None:
+        raise DataError(f"{file}: the images of a single file are not known; name their folder (--images DIR)")
+    if not Path(folder).is_dir():
+        raise DataError(f"there is no image folder {str(folder)!r}; give the one that the file names start from")
+    return Path(folder)
+
+
+def locate(folder: Path, names: Iterable[str], file: str | Path, drop: bool = False) -> tuple[list[int], list[Path]]:
+    """The files of `names`, which `file` lists, below the folder, and the places of those names in the list.
+
+    Missing files are an error; with `drop` their names are left out.
+    """
+    lookup = Folder(folder)
+    try:
+        found = [lookup.find(name)[1] for name in names]
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
+    if not drop:
+        lookup.require(file)
+    lacking = set(lookup.missing)
+    places = [place for place, path in enumerate(found) if path not in lacking]
+    return places, [found[place] for place in places]
+
+
+def from_lists(
+    present: Sequence[Collection[int] | None], unlisted: str, classes: Sequence[str], ids: Sequence[str]
+) -> Labels:
+    """Labels from the numbers of the classes present in each row; a row of None was not looked at: all unknown."""
+    width, complete = len(classes), unlisted == "absent"
+    counts = [0 if row is None else width if complete else len(row) for row in present]
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    if not complete:
+        columns = np.array([column for row in present for column in sorted(row or ())], np.int32)
+        return Labels(indptr, columns, np.ones(len(columns), np.int8), classes, ids)
+    values = np.full(indptr[-1], -1, np.int8)
+    for start, row in zip(indptr, present, strict=False):
+        if row:
+            values[start + np.fromiter(row, np.int64, len(row))] = 1
+    looked = int(indptr[-1]) // width if width else 0
+    return Labels(indptr, np.tile(np.arange(width, dtype=np.int32), looked), values, classes, ids)
+
+
+def to_lists(labels: Labels, unlisted: str | None, blank: bool = False) -> Iterator[list[int] | None]:
+    """The numbers of the classes present in each row, for a format that lists nothing else.
+
+    Raises where reading them back with this `unlisted` would change a label: "unknown" cannot hold absent
+    labels, "absent" cannot hold unknown ones. With `blank` the format can mark a row as not looked at:
+    a row without any label is then None.
+    """
+    check_unlisted(unlisted)
+    counts = np.diff(labels.indptr)
+    if unlisted == "unknown":
+        wrong = np.flatnonzero(labels.values < 0)[:1]
+        row = np.searchsorted(labels.indptr, wrong, side="right") - 1
+        words = "holds an absent label, which this format cannot say beside unknown ones"
+    else:
+        row = np.flatnonzero((counts != len(labels.classes)) & ~((counts == 0) & blank))[:1]
+        words = "holds an unknown label, which this format cannot say beside absent ones"
+    if len(row):
+        raise LabelError(f"row {labels.id(int(row[0]))!r} {words}; write csv, jsonl, lvis or openimages instead")
+    return (
+        None if blank and not counts[row] else [int(c) for c in labels.positives(row)] for row in range(len(labels))
+    )
+
+
+def file_names(data: Dataset | Labels, images: str | Path | None = None) -> list[str]:
+    """The name of each row's image file, as it is written into a label file.
+
+    With `images` it is the path below that folder. Without, it is the row's id where the path ends with it, else the
+    last part of the path; bare labels have their ids alone.
+    """
+    if isinstance(data, Labels):
+        return list(data.ids)
+    if images is None:
+        pairs = zip(data.images, data.labels.ids, strict=True)
+        names = [name if path.as_posix().endswith(f"/{name}") else path.name for path, name in pairs]
+    else:
+        root = os.path.join(os.path.realpath(images), "")
+        outside = [path for path in data.images if not str(path).startswith(root)]
+        if outside:
+            raise DataError(f"image {str(outside[0])!r} is not below {str(images)!r}; name the folder that holds all")
+        names = [Path(str(path)[len(root) :]).as_posix() for path in data.images]
+    if len(set(names)) < len(names):
+        twice = Counter(names).most_common(1)[0][0]
+        raise DataError(f"two images are called {twice!r}; name the folder that their paths start from (images=DIR)")
+    return names

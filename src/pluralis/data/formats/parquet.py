@@ -1,0 +1,251 @@
+"""Labels in Parquet, long or wide like CSV: the columns image, label and perhaps value, or image and the classes.
+
+1 is present, -1 absent and null unknown; a null label lists an image that has none. Texts may be dictionaries.
+A 0, and false, mean absent to some and unknown to others: `unlisted` says what it means here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pluralis.data.dataset import Dataset
+from pluralis.data.formats.listing import file_names
+from pluralis.data.formats.table import Table, check_classes
+from pluralis.data.formats.whole_file import whole_file
+from pluralis.errors import DataError
+from pluralis.labels import Labels
+
+Ints = npt.NDArray[np.int64]
+Batches = Iterator[tuple[Ints, Any]]  # the numbers of the rows, from 1, and the rows
+
+_CELLS = 1 << 20  # read or written at once
+_LONG = (["image", "label"], ["image", "label", "value"])
+_NOTE = b"pluralis.classes"
+_NULL = 2
+
+
+def read(
+    path: str | Path,
+    images: str | Path,
+    classes: Sequence[str] | None = None,
+    unlisted: str | None = None,
+) -> Dataset:
+    """Read the labels in `path` of images below the folder `images`; the id of an image is its name there.
+
+    `classes` fixes the classes and their order; otherwise they are the columns (wide), or those that `write` has noted
+    in the file, or all labels in it, sorted (long). `unlisted`, "unknown" or "absent", is what a 0 means and, in the
+    long format, what holds for a class that no row gives for an image (unless stated: unknown). Needs pyarrow.
+    """
+    table = Table(path, images, classes, unlisted, unit="row")
+    with _opened(path) as file:
+        header = file.schema_arrow.names
+        if "image" not in header or len(set(header)) < len(header):
+            raise DataError(f"{path}: the columns are {_some(header)}; give 'image' and others, each once")
+        long = sorted(header) in _LONG
+        batches = _batches(file, len(header))
+        if long:
+            _fix_classes(table, file.schema_arrow.metadata or {})
+            _add_long(table, batches)
+        else:
+            _add_wide(table, batches, [name for name in header if name != "image"])
+    return table.dataset(complete=long and unlisted == "absent", sort_classes=long and not table.fixed)
+
+
+def write(
+    path: str | Path, data: Dataset | Labels, layout: str = "long", images: str | Path | None = None
+) -> None:
+    """Write labels in the `layout` "long" or "wide"; `path` holds the old file or the whole new one, never a part.
+
+    An image is named by its path below the folder `images`; without, by its id if that is where its path ends.
+    Needs pyarrow.
+    """
+    labels = data.labels if isinstance(data, Dataset) else data
+    if layout not in ("long", "wide"):
+        raise DataError(f"layout={layout!r} is not possible; choose 'long' or 'wide'")
+    arrow, names = _arrow(), file_names(data, images)
+    if layout == "wide" and ("image" in labels.classes or sorted(["image", *labels.classes]) in _LONG):
+        raise DataError(f"{path}: the classes {_some(labels.classes)} read as columns of a long file; write it long")
+    blocks = (_long_blocks if layout == "long" else _wide_blocks)(arrow, labels, names)
+    with whole_file(path) as part:
+        first = next(blocks)
+        with arrow.parquet.ParquetWriter(part, first.schema) as writer:
+            writer.write_table(first)
+            for block in blocks:
+                writer.write_table(block)
+
+
+def _long_blocks(arrow: Any, labels: Labels, names: list[str]) -> Iterator[Any]:
+    """Tables of some rows each; a row without a label has a line of its own."""
+    kinds = {"image": arrow.string(), "label": arrow.dictionary(arrow.int32(), arrow.string()), "value": arrow.int8()}
+    schema = arrow.schema(kinds, metadata={_NOTE: json.dumps(labels.classes)})
+    classes, step = arrow.array(labels.classes, arrow.string()), _CELLS // 16
+    for first in range(0, max(1, len(labels)), step):
+        ends = labels.indptr[first : first + step + 1]
+        counts = np.diff(ends)
+        image = np.repeat(np.arange(len(counts)), np.maximum(counts, 1))
+        empty = np.repeat(counts == 0, np.maximum(counts, 1))
+        label, value = np.zeros(len(image), np.int32), np.zeros(len(image), np.int8)
+        label[~empty], value[~empty] = labels.indices[ends[0] : ends[-1]], labels.values[ends[0] : ends[-1]]
+        columns = [
+            arrow.array(names[first : first + step], arrow.string()).take(arrow.array(image)),
+            arrow.DictionaryArray.from_arrays(arrow.array(label, mask=empty), classes),
+            arrow.array(value, mask=empty),
+        ]
+        yield arrow.Table.from_arrays(columns, schema=schema)
+
+
+def _wide_blocks(arrow: Any, labels: Labels, names: list[str]) -> Iterator[Any]:
+    """Tables of some rows each."""
+    step = max(1, _CELLS // max(1, len(labels.classes)))
+    for first in range(0, max(1, len(labels)), step):
+        signed = labels.dense(np.arange(first, min(first + step, len(labels))))
+        columns = [arrow.array(np.ascontiguousarray(part), mask=part == 0) for part in signed.T]
+        images = arrow.array(names[first : first + step], arrow.string())
+        yield arrow.Table.from_arrays([images, *columns], names=["image", *labels.classes])
+
+
+def _add_long(table: Table, batches: Batches) -> None:
+    """Rows of an image, a label and perhaps a value."""
+    without: dict[int, int] = {}
+    for lines, batch in batches:
+        images, image = _texts(table, batch, "image", lines)
+        names, label = _texts(table, batch, "label", lines)
+        blank = label < 0
+        value = _signs(table, batch, "value", lines) if "value" in batch.schema.names else np.where(blank, _NULL, 1)
+        _refuse(table, lines, image < 0, "the image is null; name its file")
+        empty = names.index("") if "" in names else len(names)
+        _refuse(table, lines, label == empty, "the label is an empty text; make it null for an image without a label")
+        _refuse(table, lines, blank & (value != _NULL), "the value has no label; name the class")
+        _refuse(table, lines, ~blank & (value == _NULL), "the value is null; write 1 or -1, or take the row out")
+        row = _numbers(images, image, lines, table.row)
+        column = _numbers(names, label, lines, table.column)
+        for place in np.flatnonzero(blank):
+            line = int(lines[place])
+            if without.setdefault(int(row[place]), line) != line:
+                first = without[int(row[place])]
+                raise table.error(line, f"image {images[image[place]]!r} without a label: row {first} says so too")
+        table.extend(row[~blank], column[~blank], value[~blank], lines[~blank])
+
+
+def _add_wide(table: Table, batches: Batches, names: list[str]) -> None:
+    """Rows of an image and a value for each class."""
+    if not names or "" in names:
+        raise DataError(f"{table.path}: the wide format wants a column for each class, each with its name")
+    columns = [table.column(name, 0) for name in names]
+    first: list[int] = []  # row of the file of each image
+    for lines, batch in batches:
+        images, image = _texts(table, batch, "image", lines)
+        _refuse(table, lines, image < 0, "the image is null; name its file")
+        start = len(first)
+        for name, line in zip((images[place] for place in image), lines.tolist(), strict=True):
+            row = table.row(name, line)
+            if row < len(first):
+                raise table.error(line, f"image {name!r} is in row {first[row]} already; keep one of them")
+            first.append(line)
+        for name, column in zip(names, columns, strict=True):
+            value = _signs(table, batch, name, lines)
+            known = np.flatnonzero((value != 0) & (value != _NULL))
+            table.extend(start + known, np.full(len(known), column), value[known], lines[known])
+
+
+def _texts(table: Table, batch: Any, name: str, lines: Ints) -> tuple[list[str], Ints]:
+    """The different texts of a column, and the number of each row's text [n]; -1 is null."""
+    arrow, column = _arrow(), batch.column(name)
+    if arrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()  # encoded again below: a dictionary may hold more than these rows
+    if arrow.types.is_null(column.type):
+        return [], np.full(len(lines), -1)
+    if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
+        raise DataError(f"{table.path}: the column {name!r} holds {column.type}; give texts")
+    column = column.dictionary_encode()
+    return column.dictionary.to_pylist(), column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _numbers(texts: list[str], of: Ints, lines: Ints, number: Callable[[str, int], int]) -> Ints:
+    """The number [n] of each row's text, which `number` gives for a text and a line."""
+    used, first = np.unique(of, return_index=True)
+    numbers = np.zeros(len(texts) + 1, np.int64)  # the last is that of null, -1
+    for place, line in sorted(zip(used.tolist(), lines[first].tolist(), strict=True), key=lambda pair: pair[1]):
+        if place >= 0:
+            numbers[place] = number(texts[place], line)
+    return numbers[of]
+
+
+def _signs(table: Table, batch: Any, name: str, lines: Ints) -> npt.NDArray[np.int8]:
+    """1, -1, 0 unknown or _NULL of each row of a column [n]."""
+    arrow, column = _arrow(), batch.column(name)
+    kind = column.type
+    if arrow.types.is_null(kind):
+        return np.full(len(lines), _NULL, np.int8)
+    if not (arrow.types.is_boolean(kind) or arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
+        raise DataError(f"{table.path}: the column {name!r} holds {kind}; give numbers, 1 present and -1 absent")
+    null = column.is_null().to_numpy(zero_copy_only=False)
+    value = column.fill_null(False if arrow.types.is_boolean(kind) else 0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(~np.isin(value, (-1, 0, 1)))
+    if len(wrong):
+        hint = f"column {name!r}: the value {value[wrong[0]]} is no label; write 1 present, -1 absent or null"
+        raise table.error(int(lines[wrong[0]]), hint)
+    zero = np.flatnonzero((value == 0) & ~null)
+    signs = np.where(null, _NULL, value).astype(np.int8)
+    if len(zero):
+        signs[zero] = table.zero(int(lines[zero[0]]))
+    return signs
+
+
+def _refuse(table: Table, lines: Ints, wrong: npt.NDArray[np.bool_], words: str) -> None:
+    if wrong.any():
+        raise table.error(int(lines[np.argmax(wrong)]), words)
+
+
+def _fix_classes(table: Table, metadata: dict[bytes, bytes]) -> None:
+    """Take the classes that `write` has noted, unless they are given."""
+    if _NOTE in metadata and not table.fixed:
+        classes = json.loads(metadata[_NOTE])
+        try:
+            check_classes(classes)
+        except DataError as error:
+            raise DataError(f"{table.path}: its note of the classes: {str(error)[:200]}") from None
+        table.classes, table.fixed = {name: number for number, name in enumerate(classes)}, True
+
+
+def _batches(file: Any, width: int) -> Batches:
+    first = 1
+    for batch in file.iter_batches(max(1, _CELLS // width)):
+        yield np.arange(first, first + len(batch)), batch
+        first += len(batch)
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    arrow = _arrow()
+    if not Path(path).is_file():  # also keeps away from pipes and devices, on which reading may hang
+        raise DataError(f"{path}: is not there, or not a plain file; check the path")
+    try:
+        with arrow.parquet.ParquetFile(
+            path, thrift_string_size_limit=1 << 26, thrift_container_size_limit=1 << 20
+        ) as file:
+            yield file
+    # Arrow's errors are of its own kind or of many of Python's.
+    except (arrow.ArrowException, OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: is not a sound Parquet file: {words}; write it again") from None
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError("the format parquet needs pyarrow; install it with: pip install 'pluralis[parquet]'") from None
+    return pyarrow
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "") if names else "none"

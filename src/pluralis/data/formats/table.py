@@ -1,0 +1,157 @@
+"""Gathering the labels of a file of any length, entry by entry, for every format that names images and classes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pluralis.data.dataset import Dataset
+from pluralis.data.formats.folder import finder
+from pluralis.errors import DataError, nearest
+from pluralis.labels import Labels
+
+_MOST = 2**31  # labels: ten gigabytes
+
+
+class Table:
+    """Numbers images and classes as they come, and remembers the line of every label; memory: 17 bytes a label.
+
+    `classes` fixes the classes and their order. `unlisted`, "unknown" or "absent", is what a value of 0 means;
+    where it is None nobody has said, and a 0 is an error. `unit` is what the file counts in: line or row.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        images: str | Path,
+        classes: Sequence[str] | None = None,
+        unlisted: str | None = None,
+        unit: str = "line",
+    ) -> None:
+        if unlisted not in (None, "unknown", "absent"):
+            raise DataError(f"unlisted={unlisted!r} is not possible; choose 'unknown' or 'absent'")
+        if classes is not None:
+            check_classes(classes)
+        self.path, self.unlisted, self.unit = path, unlisted, unit
+        self.fixed = classes is not None
+        self.classes = {name: number for number, name in enumerate(classes or ())}
+        self.rows: dict[str, int] = {}
+        self.files: list[Path] = []
+        self.folder = finder(images)
+        self.entries = array("i"), array("i"), array("b"), array("q")  # row, class, value and line of each label
+
+    def row(self, name: str, line: int) -> int:
+        """The number of an image, new or known; the same file under two spellings is one image."""
+        row = self.rows.get(name)
+        if row is None:
+            try:
+                usual, file = self.folder.find(name)
+            except DataError as error:
+                raise self.error(line, str(error)) from None
+            row = self.rows.setdefault(name if usual == name else usual, len(self.files))
+            if row == len(self.files):
+                self.files.append(file)
+        return row
+
+    def column(self, name: str, line: int) -> int:
+        """The number of a class; a new one if they are not fixed."""
+        if not self.fixed and name != name.strip():  # "a.jpg, cat" would quietly make a second class of cats
+            raise self.error(line, f"the name {name!r} begins or ends with white space; take it out")
+        if self.fixed and name not in self.classes:
+            raise self.error(line, f"there is no class {name!r}; {nearest(name, list(self.classes))}")
+        return self.classes.setdefault(name, len(self.classes))
+
+    def zero(self, line: int) -> int:
+        """What a value of 0 means."""
+        if self.unlisted is None:
+            hint = "say unlisted='unknown' if nobody looked, unlisted='absent' if somebody made sure"
+            raise self.error(line, f"a value of 0 can mean two things; {hint}")
+        return -1 if self.unlisted == "absent" else 0
+
+    def add(self, row: int, column: int, value: int, line: int) -> None:
+        """Add one label; 0 is one that is given as unknown, which `complete` does not make absent."""
+        for entries, new in zip(self.entries, (row, column, value, line), strict=True):
+            entries.append(new)
+
+    def extend(self, *columns: npt.NDArray[np.integer]) -> None:
+        """Add labels as arrays [K] of row, class, value and line."""
+        for entries, new in zip(self.entries, columns, strict=True):
+            entries.frombytes(np.ascontiguousarray(new, entries.typecode).data.cast("B"))
+
+    def dataset(self, complete: bool = False, sort_classes: bool = False) -> Dataset:
+        """All rows, sorted by image id; `complete`: a label that the file does not give is absent."""
+        if not self.classes:
+            raise DataError(f"{self.path}: there is no class in the file; label at least one image")
+        self.folder.require(self.path)
+        ids, names = sorted(self.rows), sorted(self.classes) if sort_classes else list(self.classes)
+        files = [self.files[self.rows[name]] for name in ids]
+        row_rank, class_rank = _ranks(self.rows, ids), _ranks(self.classes, names)
+        row, column, value, line = (np.frombuffer(entries, entries.typecode) for entries in self.entries)
+        key = row_rank[row] * len(names) + class_rank[column]
+        order = np.argsort(key, kind="stable")  # by line where a label is given twice
+        key, value = key[order], value[order]
+        again = np.flatnonzero(key[1:] == key[:-1])
+        if len(again):
+            pair = again[np.argmin(line[order[again + 1]])]  # the first in the file
+            first, second = value[pair : pair + 2]
+            what = "given twice" if first == second else f"given as {first} and as {second}"
+            where = f"image {ids[key[pair] // len(names)]!r}, class {names[key[pair] % len(names)]!r}"
+            one, two = line[order[pair]], line[order[pair + 1]]
+            raise self.error(two, f"{where}: {what}, see {self.unit} {one}; keep one of them")
+        del order
+        return Dataset(files, self._labels(key, value, complete, names, ids))
+
+    def error(self, line: int, message: str) -> DataError:
+        place = f", {self.unit} {line}" if line else ""  # 0: above all lines
+        return DataError(f"{self.path}{place}: {message}")
+
+    def _labels(
+        self,
+        key: npt.NDArray[np.int64],
+        value: npt.NDArray[np.int8],
+        complete: bool,
+        names: list[str],
+        ids: list[str],
+    ) -> Labels:
+        """Labels from their ascending places in the matrix, read row after row."""
+        height, width = len(ids), len(names)
+        if complete:
+            if height * width > _MOST:
+                hint = "say unlisted='unknown', or split the file"
+                raise DataError(f"{self.path}: unlisted='absent' makes {height * width:,} labels, too many; {hint}")
+            full = np.full(height * width, -1, np.int8)
+            full[key] = value
+            key, value = np.flatnonzero(full), full[full != 0]
+        elif not value.all():
+            key, value = key[value != 0], value[value != 0]
+        starts = np.searchsorted(key, np.arange(height + 1) * width)
+        return Labels(starts, (key % width).astype(np.int32), value, names, ids)
+
+
+def rows_of(labels: Labels, names: Sequence[str]) -> Iterator[tuple[str, list[int], list[int]]]:
+    """The way back: the name of each row with the numbers and the values of its known classes, as plain Python."""
+    for first in range(0, len(labels), 10_000):
+        ends = labels.indptr[first : first + 10_001].tolist()
+        columns, values = (part[ends[0] : ends[-1]].tolist() for part in (labels.indices, labels.values))
+        for name, (begin, end) in zip(names[first : first + 10_000], pairwise(ends), strict=True):
+            known = slice(begin - ends[0], end - ends[0])
+            yield name, columns[known], values[known]
+
+
+def check_classes(classes: Sequence[str]) -> None:
+    """Raise unless `classes` is a list of different names."""
+    listed = isinstance(classes, list | tuple) and all(isinstance(name, str) and name for name in classes)
+    if not listed or len(set(classes)) < len(classes):
+        raise DataError(f"classes={classes!r} is not possible; give a list of different names")
+
+
+def _ranks(numbers: dict[str, int], names: list[str]) -> npt.NDArray[np.int64]:
+    """Old number -> place in `names`, int64 [n]."""
+    ranks = np.empty(len(names), np.int64)
+    ranks[np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))] = np.arange(len(names))
+    return ranks

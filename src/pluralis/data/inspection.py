@@ -1,0 +1,143 @@
+"""What a person should know of a data set before training on it: counts, what goes together, duplicates, bad files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_matrix, triu
+
+from pluralis.data.check import in_threads
+from pluralis.data.images import ImageFiles
+from pluralis.data.loader import Images, Progress
+from pluralis.errors import DataError
+from pluralis.label_summary import LabelSummary
+from pluralis.labels import Labels
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two classes (their numbers) that are both written as present for `together` rows.
+
+    `lift` is how many times as often as if the two were independent: N · together / (positives a · positives b).
+    """
+
+    a: int
+    b: int
+    together: int
+    lift: float
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What the files are like, without decoding their pixels."""
+
+    sizes: Ints  # [N] bytes
+    sides: Ints  # [N] the shorter side in pixels; 0 where the header cannot be read
+    unreadable: list[tuple[int, str]]  # row and reason
+    copies: list[list[int]]  # rows whose files hold the same bytes
+    disagreeing: int  # of these groups, those with different labels
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All of it; `files` is None where the images are no files of their own, or were not looked at."""
+
+    summary: LabelSummary
+    pairs: list[Pair]
+    patterns: int  # rows of labels that differ from one another; rows without labels are one of them
+    repeated: int  # rows whose labels another row has as well
+    files: FileFacts | None
+
+
+def inspect_data(
+    images: Images, labels: Labels, *, pairs: int = 20, look: bool = True, progress: Progress | None = None
+) -> Inspection:
+    """Count labels, find the `pairs` classes that go together most often and, with `look`, read headers of files.
+
+    >>> labels = Labels.from_dense([[1, 1, -1], [1, 1, 0], [0, 0, 1]], classes=["sea", "boat", "cat"])
+    >>> found = inspect_data(ImageFiles([]), labels, look=False)
+    >>> found.pairs
+    [Pair(a=0, b=1, together=2, lift=1.5)]
+    >>> found.patterns, found.repeated
+    (3, 0)
+    """
+    kinds = row_kinds(labels)
+    _, counts = np.unique(kinds, return_counts=True)
+    files = _look(images, kinds, progress) if look and isinstance(images, ImageFiles) else None
+    return Inspection(labels.summary(), _pairs(labels, pairs), len(counts), int(counts[counts > 1].sum()), files)
+
+
+def together(labels: Labels) -> csr_matrix:
+    """[C, C] in how many rows two classes are both written as present; the diagonal counts each class."""
+    rows, columns, values = labels.entries()
+    present = values > 0
+    ones = np.ones(int(present.sum()), np.int64)
+    shown = csr_matrix((ones, (rows[present], columns[present])), labels.shape)
+    return shown.T @ shown
+
+
+def row_kinds(labels: Labels) -> npt.NDArray[np.uint64]:
+    """[N] a number that is the same for rows with the same labels: the sum of one random number for each label."""
+    rows, columns, values = labels.entries()
+    names = np.random.default_rng(0).integers(0, 2**64, (2, len(labels.classes)), np.uint64)
+    kinds = np.zeros(len(labels), np.uint64)
+    np.add.at(kinds, rows, names[(values > 0).astype(np.int64), columns])  # wraps around, which is as good
+    return kinds
+
+
+def _pairs(labels: Labels, count: int) -> list[Pair]:
+    both = triu(together(labels), k=1).tocoo()
+    positives = labels.summary().positives
+    order = np.lexsort((both.col, both.row, -both.data))[:count]
+    found = zip(both.row[order].tolist(), both.col[order].tolist(), both.data[order].tolist(), strict=True)
+    return [Pair(a, b, n, float(len(labels) * n / (int(positives[a]) * int(positives[b])))) for a, b, n in found]
+
+
+def _look(images: ImageFiles, kinds: npt.NDArray[np.uint64], progress: Progress | None) -> FileFacts:
+    sizes, sides = np.zeros(len(images), np.int64), np.zeros(len(images), np.int64)
+    unreadable: list[tuple[int, str]] = []
+
+    def header(row: int) -> tuple[int, int, str]:
+        path = images.paths[row]
+        try:
+            return path.stat().st_size, min(images.sides(row)), ""
+        except DataError as error:
+            return path.stat().st_size if path.exists() else 0, 0, str(error)
+
+    for row, (size, side, reason) in in_threads(header, range(len(images))):
+        sizes[row], sides[row] = size, side
+        if reason:
+            unreadable.append((row, reason))
+        if progress is not None and row % 256 == 255:
+            progress(row + 1, len(images))
+    copies = list(_copies(images, sizes))
+    disagreeing = sum(len(set(kinds[rows].tolist())) > 1 for rows in copies)
+    return FileFacts(sizes, sides, unreadable, copies, disagreeing)
+
+
+def _copies(images: ImageFiles, sizes: Ints) -> Iterator[list[int]]:
+    """Rows whose files are the same; only files that share their size with another are read."""
+    _, kind, counts = np.unique(sizes, return_inverse=True, return_counts=True)
+    order = np.argsort(sizes, kind="stable")
+    shared = order[(counts[kind[order]] > 1) & (sizes[order] > 0)].tolist()
+    size, same = 0, dict[str, list[int]]()
+    for row, digest in in_threads(lambda row: _digest(images, row), shared):
+        if sizes[row] != size:
+            yield from (rows for name, rows in same.items() if name and len(rows) > 1)
+            size, same = int(sizes[row]), {}
+        same.setdefault(digest, []).append(row)
+    yield from (rows for name, rows in same.items() if name and len(rows) > 1)
+
+
+def _digest(images: ImageFiles, row: int) -> str:
+    try:
+        with images.paths[row].open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:  # it cannot be opened, and is listed as unreadable
+        return ""

@@ -1,0 +1,69 @@
+"""What `pluralis data inspect` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from pluralis.data.inspection import Inspection
+
+
+def row_lines(found: Inspection) -> Iterator[str]:
+    """The counts of labels and rows."""
+    known = found.summary
+    yield f"{len(known.row_positives):,} images × {len(known.classes):,} classes, {known.known_ratio:.2%} known"
+    yield f"present {known.positives.sum():,}, absent {known.negatives.sum():,}, unknown {known.unknown.sum():,}"
+    counts = np.bincount(known.row_positives)
+    shown = [f"{number}: {count:,}" for number, count in enumerate(counts[:10]) if count]
+    more = f", more: {counts[10:].sum():,}" if len(counts) > 10 else ""
+    yield f"present labels an image {known.cardinality:.2f}; images by their number: {', '.join(shown)}{more}"
+    yield f"images without any label {len(known.empty_rows):,}"
+    yield f"different rows of labels {found.patterns:,}; images whose labels another image has too {found.repeated:,}"
+
+
+def classes_table(found: Inspection, lines: int) -> Table:
+    """The most frequent classes and, where there are too many, the rarest."""
+    known = found.summary
+    order = np.argsort(-known.positives, kind="stable").tolist()
+    head, tail = (order, []) if len(order) <= lines else (order[: -(-lines // 2)], order[len(order) - lines // 2 :])
+    table = Table(title=f"{len(order):,} classes")
+    for name in ("class", "present", "absent", "unknown", "of images"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for group in (head, tail):
+        for c in group:
+            counts = (f"{array[c]:,}" for array in (known.positives, known.negatives, known.unknown))
+            share = known.positives[c] / max(1, len(known.row_positives))
+            last = bool(tail) and c == head[-1]
+            table.add_row(Text(known.classes[c]), *counts, f"{share:.1%}", end_section=last)
+    return table
+
+
+def pairs_table(found: Inspection) -> Table:
+    """Classes that are both written as present for an image."""
+    names = found.summary.classes
+    table = Table(title="classes that go together")
+    for name in ("class", "and", "images", "times chance"):
+        table.add_column(name, justify="right" if name in ("images", "times chance") else "left")
+    for pair in found.pairs:
+        table.add_row(Text(names[pair.a]), Text(names[pair.b]), f"{pair.together:,}", f"{pair.lift:.2f}")
+    return table
+
+
+def files_lines(found: Inspection, name: Callable[[int], str], lines: int) -> Iterator[str]:
+    """What the files are like; nothing where they were not looked at."""
+    files = found.files
+    if files is None:
+        return
+    good = files.sides[files.sides > 0]
+    if len(good):
+        low, middle, high = (int(value) for value in np.quantile(good, (0, 0.5, 1)))
+        yield f"files {files.sizes.sum() / 1e6:,.1f} MB; shorter side {low} to {high} pixels, median {middle}"
+    copies = sum(map(len, files.copies))
+    groups = f"{len(files.copies):,} groups, {files.disagreeing:,} of them with different labels"
+    yield f"files with the same bytes {copies:,} in {groups}"
+    yield from (f"  {', '.join(name(row) for row in rows[:4])}" for rows in files.copies[:lines])
+    yield f"headers that cannot be read {len(files.unreadable):,} (`pluralis data check` opens every image)"
+    yield from (f"  {reason}" for _, reason in files.unreadable[:lines])

@@ -1,0 +1,34 @@
+"""Some of the rows of a data set, with all that belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pluralis.data.dataset import Dataset, Hints
+from pluralis.errors import DataError
+
+
+def select_rows(data: Dataset, rows: Sequence[int] | npt.NDArray[np.int64]) -> Dataset:
+    """The images, labels and hints of `rows`, in that order; no row twice."""
+    chosen = np.asarray(rows, np.int64)
+    hints = data.hints
+    if hints is not None:
+        place = np.full(len(data), -1)
+        place[chosen] = np.arange(len(chosen))
+        kept = place[hints.rows] >= 0
+        hints = Hints.gather(place[hints.rows[kept]], hints.columns[kept], hints.confidence[kept])
+    return Dataset([data.images[row] for row in chosen], data.labels.select(chosen), hints)
+
+
+def leave_out(data: Dataset, names: set[str], where: Path) -> Dataset:
+    """The rows whose image is not among `names`; a name that there is not is an error, not a quiet nothing."""
+    ids = data.labels.ids
+    strange = names.difference(ids)
+    if strange:
+        raise DataError(f"{where}: {len(strange)} of its images are not in the data, such as {min(strange)!r}")
+    return select_rows(data, [row for row, name in enumerate(ids) if name not in names])
+

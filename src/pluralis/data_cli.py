@@ -1,0 +1,286 @@
+"""`pluralis data`: look at labelled images, convert them, hide labels, part rows, open every file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pluralis.errors import DataError, RecipeError
+
+if TYPE_CHECKING:  # imported inside commands: `pluralis --help` answers at once
+    from pluralis.config import DataPart
+    from pluralis.data.dataset import Dataset
+    from pluralis.labels import Labels
+
+data_app = typer.Typer(no_args_is_help=True, help="Look at labelled images, convert, hide labels, split, check.")
+
+RecipeFile = Annotated[Path | None, typer.Option("--recipe", help="TOML file whose [data] part names the data.")]
+Images = Annotated[str, typer.Option(help="Folder of the images, or of the data set.")]
+LabelFile = Annotated[str, typer.Option(help="Label file, or the folder of the label files.")]
+FormatName = Annotated[str, typer.Option(help="csv by default; `pluralis data formats` lists them.")]
+Unlisted = Annotated[str, typer.Option(help="What a label that is not listed means: unknown or absent.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="data.key=value; may be given again.")]
+Out = Annotated[Path, typer.Option(help="File or folder to write.")]
+To = Annotated[str, typer.Option(help="Format to write.")]
+Extra = Annotated[list[str] | None, typer.Option("--option", help="key=value for the writer; may be given again.")]
+_ENDINGS = {"csv": ".csv", "openimages": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "cvat": ".xml"}
+_ENDINGS |= dict.fromkeys(("coco", "lvis", "labelstudio", "fiftyone"), ".json")
+Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
+
+
+@data_app.command("inspect")
+def inspect_command(
+    images: Images = "",
+    labels: LabelFile = "",
+    format: FormatName = "",
+    unlisted: Unlisted = "",
+    recipe: RecipeFile = None,
+    set: Settings = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Lines of each table.")] = 20,
+    files: Annotated[bool, typer.Option(help="Look at the image files too: headers, sizes, copies.")] = True,
+    force: Force = False,
+) -> None:
+    """Count labels by class and image, pairs that go together, copies, files that cannot be read."""
+    part = _part(images, labels, format, unlisted, recipe, set)
+    if html is not None:
+        _refuse_existing(html, force)
+    from pluralis.console import console, prediction_bar, say
+    from pluralis.data.inspection import inspect_data
+    from pluralis.data.inspection_tables import classes_table, files_lines, pairs_table, row_lines
+    from pluralis.data.source import load_source
+
+    source = load_source(part)
+    with prediction_bar("headers") as progress:
+        found = inspect_data(source.images, source.labels, pairs=top, look=files, progress=progress)
+    for line in row_lines(found):
+        say(line)
+    console.print(classes_table(found, top))
+    if found.pairs:
+        console.print(pairs_table(found))
+    for line in files_lines(found, source.images.name, top):
+        say(line)
+    if html is not None:
+        from pluralis.data.inspection_page import write_page
+
+        names = (source.images.name(row) for row in range(len(source.labels)))
+        write_page(html, f"Data: {part.labels or part.images or part.format}", names, source.labels, found)
+        say(f"page: {html}")
+
+
+@data_app.command()
+def check(
+    images: Images = "",
+    labels: LabelFile = "",
+    format: FormatName = "",
+    unlisted: Unlisted = "",
+    recipe: RecipeFile = None,
+    set: Settings = None,
+    out: Annotated[Path, typer.Option(help="CSV list of the images that do not open.")] = Path("quarantine.csv"),
+    workers: Annotated[int, typer.Option(min=0, help="Threads; 0 is one for each core.")] = 0,
+    force: Force = False,
+) -> None:
+    """Open every image; those that do not open are listed and the exit code is 1. Goes on where it stopped."""
+    part = _part(images, labels, format, unlisted, recipe, set)
+    if not Path(f"{out}.checked").exists():  # else the list is that of this command
+        _refuse_existing(out, force)
+    from pluralis.console import prediction_bar, say, stop_request
+    from pluralis.data.check import check_images
+    from pluralis.data.source import load_source
+
+    source = load_source(part)
+    with stop_request() as stop, prediction_bar("opening") as progress:
+        found = check_images(
+            source.images, source.labels, out, workers=workers, progress=progress, stop=stop.is_set
+        )
+    known = f", {found.noted:,} were checked before" if found.noted else ""
+    say(f"{len(source.labels):,} images{known}: {len(found.bad):,} do not open: {out}")
+    if found.bad:
+        say(f"leave them out with `pluralis data convert … --leave-out {out}`, or replace them and check again")
+        raise typer.Exit(1)
+
+
+@data_app.command()
+def convert(
+    out: Out,
+    images: Images = "",
+    labels: LabelFile = "",
+    format: FormatName = "",
+    unlisted: Unlisted = "",
+    recipe: RecipeFile = None,
+    set: Settings = None,
+    to: To = "csv",
+    option: Extra = None,
+    leave_out: Annotated[Path | None, typer.Option(help="CSV list of images to leave out, as `check` writes.")] = None,
+    force: Force = False,
+) -> None:
+    """Write labels in another format."""
+    part = _part(images, labels, format, unlisted, recipe, set)
+    _refuse_existing(out, force)
+    from pluralis.data import rows
+    from pluralis.data.source import load_dataset
+
+    data = load_dataset(_with_files(part))
+    if leave_out is not None:
+        from pluralis.data.check import read_list
+
+        data = rows.leave_out(data, read_list(leave_out), leave_out)
+    _write(to, out, data, part, option)
+
+
+@data_app.command()
+def simulate(
+    out: Out,
+    protocol: Annotated[str, typer.Option(help="As data.protocol in a recipe, such as single-positive.")],
+    images: Images = "",
+    labels: LabelFile = "",
+    format: FormatName = "",
+    unlisted: Unlisted = "",
+    recipe: RecipeFile = None,
+    set: Settings = None,
+    share: Annotated[float | None, typer.Option(help="What stays: known-ratio, drop- and flip-positives.")] = None,
+    count: Annotated[int | None, typer.Option(help="What stays of each class: fixed-per-class.")] = None,
+    seed: Annotated[int | None, typer.Option(help="By default the published one: 1200 for one label, else 0.")] = None,
+    to: To = "csv",
+    option: Extra = None,
+    force: Force = False,
+) -> None:
+    """Hide or spoil labels of completely labelled data as a published protocol does, and write what is left."""
+    if seed is None:
+        seed = 1200 if protocol == "single-positive" or protocol.startswith("pick-") else 0
+    given = {"protocol": protocol, "protocol_share": share, "protocol_count": count, "protocol_seed": seed}
+    more = {f"data.{key}": value for key, value in given.items() if value is not None}
+    part = _part(images, labels, format, unlisted, recipe, set, more)
+    _refuse_existing(out, force)
+    from dataclasses import replace
+
+    from pluralis.data.source import apply_protocol, load_dataset
+
+    data = load_dataset(_with_files(part))
+    _write(to, out, replace(data, labels=apply_protocol(data.labels, part), hints=None), part, option)
+
+
+@data_app.command()
+def split(
+    out: Annotated[Path, typer.Option(help="Folder for the label files of the two parts.")],
+    images: Images = "",
+    labels: LabelFile = "",
+    format: FormatName = "",
+    unlisted: Unlisted = "",
+    recipe: RecipeFile = None,
+    set: Settings = None,
+    fraction: Annotated[float, typer.Option(min=0, max=1, help="Of the images, for validation.")] = 0.2,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 1200,
+    to: To = "csv",
+    option: Extra = None,
+    force: Force = False,
+) -> None:
+    """Part the images at random, as the literature does, into label files `train` and `val`."""
+    part = _part(images, labels, format, unlisted, recipe, set)
+    places = [out / f"{name}{_ENDINGS.get(to, '')}" for name in ("train", "val")]
+    for place in places:
+        _refuse_existing(place, force)
+    from pluralis.console import say
+    from pluralis.data import protocols, rows
+    from pluralis.data.source import load_dataset
+
+    data = load_dataset(_with_files(part))
+    chosen = protocols.split(len(data), fraction, seed)
+    if not all(map(len, chosen)):
+        raise DataError(f"{fraction} of {len(data)} images leaves a part without any; give another --fraction")
+    for place, numbers in zip(places, chosen, strict=True):
+        piece = rows.select_rows(data, numbers)
+        _write(to, place, piece, part, option)
+        lacking = _lacking(piece.labels)
+        if lacking and to in ("csv", "parquet") and "layout=wide" not in (option or []):
+            shown = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
+            say(
+                f"note: {place} does not name {len(lacking)} classes that have no label in it ({shown}):"
+                " write it with --option layout=wide or --to jsonl, or give all to --set data.options.classes"
+            )
+
+
+@data_app.command()
+def formats() -> None:
+    """List the formats that can be read and written, with the options of each."""
+    import inspect
+
+    from rich.table import Table
+
+    from pluralis.console import console
+    from pluralis.data.formats import FORMATS
+
+    def options(call: Any, skip: int) -> str:
+        return "" if call is None else ", ".join(list(inspect.signature(call).parameters)[skip:]) or "–"
+
+    table = Table("format", "options for reading (--set data.options.…)", "options for writing (--option …)")
+    for name, entry in sorted(FORMATS.items()):
+        table.add_row(name, options(entry.read, 1), options(entry.write, 2) if entry.write else "is not written")
+    console.print(table)
+
+
+def _part(
+    images: str,
+    labels: str,
+    format: str,
+    unlisted: str,
+    recipe: Path | None,
+    settings: list[str] | None,
+    more: dict[str, Any] | None = None,
+) -> DataPart:
+    from pluralis.config import Recipe
+
+    for setting in settings or []:
+        if not setting.startswith("data."):
+            raise RecipeError(f"--set {setting}: only settings of the data can be given here, such as data.format=voc")
+    named = {"data.images": images, "data.labels": labels, "data.format": format, "data.options.unlisted": unlisted}
+    given: dict[str, Any] = {key: value for key, value in named.items() if value}
+    return Recipe.load(recipe, settings or [], {**given, **(more or {})}).data
+
+
+def _with_files(part: DataPart) -> DataPart:
+    if part.format == "scenes":
+        raise RecipeError("format 'scenes' is made of numbers, not files: name images with --images and --labels")
+    return part
+
+
+def _refuse_existing(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise RecipeError(f"{path} is there already: name another file or folder, or write over it with --force")
+
+
+def _write(to: str, out: Path, data: Dataset, part: DataPart, options: list[str] | None) -> None:
+    import inspect
+
+    from pluralis.config import parse_value
+    from pluralis.console import say
+    from pluralis.data.formats import FORMATS, write
+
+    given: dict[str, Any] = {}
+    for text in options or []:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise RecipeError(f"--option {text!r}: write it as key=value")
+        given[key.strip()] = parse_value(value.strip())
+    writer = FORMATS[to].write if to in FORMATS else None
+    accepted = inspect.signature(writer).parameters if writer is not None else {}
+    if "images" in accepted:
+        given = {"images": part.images, **given}  # so that the same --images finds them again
+    if "unlisted" in accepted and "unlisted" not in given:
+        raise RecipeError(
+            f"--to {to} lists the present labels alone: say what all others are with --option unlisted=unknown"
+            " or --option unlisted=absent"
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(to, out, data, **given)
+    known = data.labels.summary()
+    present, absent = int(known.positives.sum()), int(known.negatives.sum())
+    say(f"{len(data):,} images, {present:,} present and {absent:,} absent labels: {out}")
+
+
+def _lacking(labels: Labels) -> list[str]:
+    """Classes without any known label."""
+    known = labels.summary()
+    return [name for name, count in zip(labels.classes, known.positives + known.negatives, strict=True) if not count]

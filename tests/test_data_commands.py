@@ -1,0 +1,474 @@
+"""`pluralis data`: what the commands count, write, refuse and remember."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from pluralis.cli import app, main
+from pluralis.data import check as checking
+from pluralis.data import images as decoding
+from pluralis.data import protocols, read
+from pluralis.data.check import check_images
+from pluralis.data.dataset import Dataset, Hints
+from pluralis.data.images import ImageFiles
+from pluralis.data.inspection import inspect_data, row_kinds
+from pluralis.data.rows import select_rows
+from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
+from pluralis.labels import Labels
+
+HOSTILE = "<img src=x onerror=alert(1)> & $\\frac{$ [red]"
+
+
+def pluralis(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["data", *map(str, words)], env={"COLUMNS": "200"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """12 images, each different, with labels of all three kinds."""
+    (tmp_path / "photos" / "sub").mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    lines = ["image,label,value"]
+    for row in range(12):
+        name = f"sub/{row:02d}.png" if row % 2 else f"{row:02d}.png"
+        pixels = draw.integers(0, 256, (20 + row, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / name)
+        lines.append(f"{name},sea,1")
+        lines += [f"{name},boat,1"] if row < 4 else [f"{name},boat,-1"] if row < 6 else []
+        lines += [f"{name},cat,1"] if row == 11 else []
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def given(folder: Path) -> list[object]:
+    return ["--images", folder / "photos", "--labels", folder / "labels.csv"]
+
+
+def cells(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+# -- inspect
+
+
+def test_counts_pairs_and_kinds_against_dense_arrays() -> None:
+    draw = np.random.default_rng(2)
+    dense = draw.choice([-1, 0, 1], (200, 6), p=[0.2, 0.5, 0.3]).astype(np.int8)
+    dense[50:60] = dense[0]
+    found = inspect_data(ImageFiles([]), Labels.from_dense(dense), pairs=4, look=False)
+    present = dense == 1
+    every = [(int((present[:, a] & present[:, b]).sum()), a, b) for a in range(6) for b in range(a + 1, 6)]
+    every.sort(key=lambda entry: (-entry[0], entry[1], entry[2]))
+    assert [(p.together, p.a, p.b) for p in found.pairs] == every[:4]
+    for pair in found.pairs:
+        chance = present[:, pair.a].mean() * present[:, pair.b].mean()
+        assert pair.lift == pytest.approx(pair.together / 200 / chance, rel=1e-12)
+    rows = [tuple(row) for row in dense]
+    assert found.patterns == len(set(rows))
+    assert found.repeated == sum(rows.count(row) > 1 for row in rows)
+
+
+def test_rows_are_of_one_kind_if_and_only_if_their_labels_are_the_same() -> None:
+    dense = np.array([[a, b, c] for a in (-1, 0, 1) for b in (-1, 0, 1) for c in (-1, 0, 1)] * 2)
+    kinds = row_kinds(Labels.from_dense(dense))
+    assert len(set(kinds.tolist())) == 27
+    np.testing.assert_array_equal(kinds[:27], kinds[27:])
+
+
+def test_inspect_prints_the_counts(photos: Path) -> None:
+    said = pluralis("inspect", *given(photos))
+    assert "12 images × 3 classes, 52.78% known" in said  # 19 of 36
+    assert "present 17, absent 2, unknown 17" in said
+    assert "images by their number: 1: 7, 2: 5" in said
+    assert re.search(r"boat\W+4\W+2\W+6\W+33\.3%", said)
+    assert re.search(r"boat\W+sea\W+4\W+1\.00", said)
+    assert "shorter side 20 to 30 pixels" in said
+    assert "headers that cannot be read 0" in said
+
+
+def test_inspect_finds_copies_and_files_that_are_no_images(photos: Path) -> None:
+    copy = photos / "photos"
+    (copy / "sub/11.png").write_bytes((copy / "00.png").read_bytes())  # sea and boat; sea and cat
+    (copy / "08.png").write_bytes((copy / "10.png").read_bytes())  # both sea alone
+    (copy / "02.png").write_bytes(b"no image")
+    (copy / "04.png").write_bytes(b"nothing!")  # of the same size, and another file
+    said = pluralis("inspect", *given(photos))
+    assert "files with the same bytes 4 in 2 groups, 1 of them with different labels" in said
+    assert re.search(r"00\.png, \S*sub/11\.png", said)
+    assert "headers that cannot be read 2" in said
+    said = pluralis("inspect", *given(photos), "--no-files")
+    assert "bytes" not in said
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_holds_all_and_names_stay_text(photos: Path) -> None:
+    (photos / "photos" / "02.png").write_bytes(b"no image")
+    text = (photos / "labels.csv").read_text().replace(",boat,", f',"{HOSTILE}",')
+    (photos / "labels.csv").write_text(text)
+    said = pluralis("inspect", *given(photos), "--html", photos / "new" / "page.html")
+    assert HOSTILE in said  # in the terminal too
+    page = (photos / "new" / "page.html").read_text()
+    tags = Tags(page)
+    assert HOSTILE in tags.words
+    assert "02.png" in tags.words
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in tags.found}
+    pictures = [attributes["src"] or "" for tag, attributes in tags.found if tag == "img"]
+    assert len(pictures) == 4
+    assert all(source.startswith("data:image/png;base64,") for source in pictures)
+    assert "default-src 'none'" in page
+    assert not re.search(r"""(src|href)=["']?https?:""", page)
+
+
+def test_twenty_thousand_classes_without_a_dense_matrix(photos: Path) -> None:
+    """50,000 rows × 20,000 classes would be a gigabyte."""
+    draw = np.random.default_rng(0)
+    indptr = np.arange(50_001) * 3
+    columns = np.sort(draw.integers(0, 6666, (50_000, 3)) + np.array([0, 6666, 13332]), axis=1)
+    labels = Labels(indptr, columns.reshape(-1), np.ones(150_000, np.int8), 20_000)
+    tracemalloc.start()
+    found = inspect_data(ImageFiles([]), labels, look=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.pairs) == 20
+    assert peak < 64 * 2**20
+
+
+# -- check
+
+
+def break_some(folder: Path) -> None:
+    whole = (folder / "photos" / "02.png").read_bytes()
+    (folder / "photos" / "02.png").write_bytes(whole[: len(whole) // 2])  # its header can be read
+    (folder / "photos" / "sub" / "03.png").write_bytes(b"")
+
+
+def opened_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are decoded from now on."""
+    opened: list[str] = []
+    decode = decoding.decode
+
+    def watched(path: str | Path, size: int) -> Any:
+        opened.append(Path(path).name)
+        return decode(path, size)
+
+    monkeypatch.setattr(decoding, "decode", watched)
+    return opened
+
+
+def test_check_lists_what_does_not_open(photos: Path) -> None:
+    out = photos / "lists" / "bad.csv"
+    assert "12 images: 0 do not open" in pluralis("check", *given(photos), "--out", out)
+    assert cells(out) == [["image", "file", "reason"]]
+    break_some(photos)
+    said = pluralis("check", *given(photos), "--out", out, code=1)
+    assert "12 images, 10 were checked before: 2 do not open" in said
+    header, first, second = cells(out)
+    assert header == ["image", "file", "reason"]
+    assert (first[0], second[0]) == ("02.png", "sub/03.png")
+    assert first[1] == str((photos / "photos" / "02.png").resolve())
+    assert "truncated" in first[2]
+    assert "does not decode" in second[2]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_was_checked_is_not_opened_again(photos: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    break_some(photos)
+    words = ["check", *given(photos), "--out", photos / "bad.csv", "--workers", workers]
+    opened = opened_by(monkeypatch)
+    pluralis(*words, code=1)
+    assert sorted(opened) == sorted(path.name for path in (photos / "photos").rglob("*.png"))
+    before = cells(photos / "bad.csv")
+    opened.clear()
+    pluralis(*words, code=1)  # bad ones are still bad
+    assert opened == []
+    assert cells(photos / "bad.csv") == before
+    Image.new("RGB", (8, 8)).save(photos / "photos" / "02.png")  # repaired
+    pluralis(*words, code=1)
+    assert opened == ["02.png"]
+    assert [line[0] for line in cells(photos / "bad.csv")[1:]] == ["sub/03.png"]
+    opened.clear()
+    os.utime(photos / "photos" / "04.png", ns=(1, 1))  # perhaps other bytes of the same number
+    pluralis(*words, code=1)
+    assert opened == ["04.png"]
+
+
+def test_a_name_that_is_a_formula_stays_a_name(photos: Path) -> None:
+    (photos / "photos" / "=1+1.png").write_bytes(b"no image")
+    with (photos / "labels.csv").open("a") as file:
+        file.write("'=1+1.png,sea,1\n")
+    pluralis("check", *given(photos), "--out", photos / "bad.csv", code=1)
+    assert cells(photos / "bad.csv")[1][0] == "'=1+1.png"
+    pluralis("convert", *given(photos), "--leave-out", photos / "bad.csv", "--out", photos / "good.csv")
+    assert len(read("csv", photos / "good.csv", images=photos / "photos").labels) == 12
+
+
+def test_check_goes_on_after_a_stop_or_a_crash(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_some(photos)
+    monkeypatch.setattr(checking, "_BLOCK", 5)
+    data, out = read("csv", photos / "labels.csv", images=photos / "photos"), photos / "bad.csv"
+    images, stops = ImageFiles(data.images), iter([False, True])
+    opened = opened_by(monkeypatch)
+    with pytest.raises(Interrupted, match="5 of 12"):
+        check_images(images, data.labels, out, stop=lambda: next(stops))
+    assert not out.exists()  # the whole list or none
+    assert len(opened) == 5
+    notes = Path(f"{out}.checked")
+    notes.write_bytes(notes.read_bytes()[:-10])  # a line cut off by a crash is looked at again
+    found = check_images(images, data.labels, out)
+    assert (found.opened, found.noted) == (8, 4)
+    assert len(opened) == 13
+    assert [line[0] for line in found.bad] == ["02.png", "sub/03.png"]
+    assert check_images(images, data.labels, out).opened == 0
+    notes.write_bytes(b"\x00\xffgarbage\n" + notes.read_bytes())
+    assert check_images(images, data.labels, out).opened == 0
+
+
+class Blank:
+    """Many images that cost nothing."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def decode(self, row: int, size: int) -> torch.Tensor:
+        return torch.empty(0)
+
+    def name(self, row: int) -> str:
+        return str(row)
+
+    def signature(self) -> bytes:
+        return b"blank"
+
+
+def test_the_memory_of_check_does_not_grow_with_the_images(tmp_path: Path) -> None:
+    peaks = []
+    for count in (1_000, 10_000):
+        labels, out = Labels.from_lists([[]] * count, 1), tmp_path / f"{count}.csv"
+        for _ in range(2):  # with and without notes
+            tracemalloc.start()
+            check_images(Blank(count), labels, out, workers=1)  # type: ignore[arg-type]
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    assert peaks[2] - peaks[0] < 9_000 * 10
+    assert peaks[3] - peaks[1] < 9_000 * 100  # the keys of the notes
+
+
+def test_the_exit_codes_of_the_command(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def code(*words: object) -> object:
+        monkeypatch.setattr(sys, "argv", ["pluralis", "data", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    assert code("check", *given(photos), "--out", photos / "bad.csv") == 0
+    break_some(photos)
+    assert code("check", *given(photos), "--out", photos / "bad.csv") == 1
+    assert code("check", "--images", photos / "nowhere", "--labels", photos / "labels.csv") == 2
+    assert "error: there is no image folder" in capsys.readouterr().err
+
+
+# -- convert, simulate, split
+
+
+def test_convert_there_and_back(photos: Path) -> None:
+    said = pluralis("convert", *given(photos), "--option", "layout=wide", "--out", photos / "a" / "wide.csv")
+    assert "12 images, 17 present and 2 absent labels" in said
+    before = read("csv", photos / "labels.csv", images=photos / "photos")
+    assert read("csv", photos / "a" / "wide.csv", images=photos / "photos").labels == before.labels
+
+
+def test_convert_through_another_format(photos: Path) -> None:
+    pluralis("convert", *given(photos), "--to", "jsonl", "--out", photos / "labels.jsonl")
+    words = ["--images", photos / "photos", "--labels", photos / "labels.jsonl", "--format", "jsonl"]
+    pluralis("convert", *words, "--out", photos / "back.csv")
+    before, after = (read("csv", photos / name, images=photos / "photos") for name in ("labels.csv", "back.csv"))
+    assert after == before
+
+
+def test_what_is_not_listed_must_be_stated(photos: Path) -> None:
+    words = ["convert", *given(photos), "--unlisted", "absent", "--to", "coco", "--out", photos / "labels.json"]
+    with pytest.raises(RecipeError, match="--option unlisted=unknown"):
+        pluralis(*words)
+    with pytest.raises(PluralisError, match="absent"):
+        pluralis(*words, "--option", "unlisted=unknown")
+    assert not (photos / "labels.json").exists()
+    pluralis(*words, "--option", "unlisted=absent")
+    words = ["--format", "coco", "--images", photos / "photos", "--labels", photos / "labels.json"]
+    with pytest.raises(DataError, match="unlisted"):
+        pluralis("inspect", *words)
+    assert "100.00% known" in pluralis("inspect", *words, "--unlisted", "absent")
+
+
+def test_convert_leaves_out_what_a_list_names(photos: Path) -> None:
+    break_some(photos)
+    pluralis("check", *given(photos), "--out", photos / "bad.csv", code=1)
+    pluralis("convert", *given(photos), "--leave-out", photos / "bad.csv", "--out", photos / "good.csv")
+    before = read("csv", photos / "labels.csv", images=photos / "photos")
+    after = read("csv", photos / "good.csv", images=photos / "photos")
+    kept = [row for row, name in enumerate(before.labels.ids) if name not in ("02.png", "sub/03.png")]
+    assert after.labels == before.labels.select(kept)
+    (photos / "other.csv").write_text("image\nelsewhere.png\n")
+    with pytest.raises(DataError, match="elsewhere.png"):
+        pluralis("convert", *given(photos), "--leave-out", photos / "other.csv", "--out", photos / "x.csv")
+    (photos / "other.csv").write_text("picture\n00.png\n")
+    with pytest.raises(DataError, match="no column 'image'"):
+        pluralis("convert", *given(photos), "--leave-out", photos / "other.csv", "--out", photos / "x.csv")
+
+
+def test_images_with_ids_of_their_own_are_named_by_their_files(tmp_path: Path) -> None:
+    root = tmp_path / "VOC2007"
+    (root / "ImageSets" / "Main").mkdir(parents=True)
+    (root / "JPEGImages").mkdir()
+    for name in ("000001", "000007"):
+        Image.new("RGB", (4, 4)).save(root / "JPEGImages" / f"{name}.jpg")
+    (root / "ImageSets" / "Main" / "cat_train.txt").write_text("000001  1\n000007 -1\n")
+    (root / "ImageSets" / "Main" / "dog_train.txt").write_text("000001  0\n000007  1\n")
+    pluralis("convert", "--format", "voc", "--images", root, "--out", tmp_path / "labels.csv")
+    found = read("csv", tmp_path / "labels.csv", images=root)
+    assert found.labels.ids == ("JPEGImages/000001.jpg", "JPEGImages/000007.jpg")
+    assert found.labels.dense().tolist() == [[1, 0], [-1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (["single-positive"], lambda labels: protocols.single_positive(labels)),
+        (["single-positive", "--seed", 3], lambda labels: protocols.single_positive(labels, 3)),
+        (["known-ratio", "--share", 0.5], lambda labels: protocols.known_ratio(labels, 0.5)),
+        (["drop-positives", "--share", 0.25], lambda labels: protocols.drop_positives(labels, 0.75)),
+        (["flip-positives", "--share", 0.5], lambda labels: protocols.flip_positives(labels, 0.5)),
+        (["fixed-per-class", "--count", 2], lambda labels: protocols.fixed_per_class(labels, 2)),
+        (["pick-rarest"], lambda labels: protocols.pick_rarest(labels)),
+    ],
+)
+def test_simulate_is_the_protocol_with_its_published_seed(photos: Path, words: list[object], call: Any) -> None:
+    complete = read("csv", photos / "labels.csv", images=photos / "photos", unlisted="absent").labels
+    out = photos / "hidden.csv"
+    pluralis("simulate", *given(photos), "--unlisted", "absent", "--protocol", *words, "--out", out)
+    found = read("csv", out, images=photos / "photos", classes=list(complete.classes)).labels
+    assert found == call(complete)
+
+
+def test_split_is_the_published_draw(photos: Path) -> None:
+    said = pluralis("split", *given(photos), "--out", photos / "parts", "--fraction", 0.25)
+    before = read("csv", photos / "labels.csv", images=photos / "photos").labels
+    order = np.random.RandomState(1200).permutation(12)
+    for name, rows in (("train", order[:9]), ("val", order[9:])):
+        path = photos / "parts" / f"{name}.csv"
+        found = read("csv", path, images=photos / "photos", classes=list(before.classes)).labels
+        assert found == before.select(np.sort(rows))
+    assert "val.csv does not name" in said  # one image has a cat, and it is in one part
+    with pytest.raises(DataError, match="--fraction"):
+        pluralis("split", *given(photos), "--out", photos / "none", "--fraction", 0)
+
+
+def test_hints_go_with_their_rows() -> None:
+    hints = Hints.gather([0, 1, 1, 3], [0, 0, 1, 1], [0.1, 0.2, 0.3, 0.4])
+    data = Dataset([Path(str(row)) for row in range(4)], Labels.from_lists([[0], [1], [], [0]], 2), hints)
+    found = select_rows(data, [3, 1])
+    assert found.images == [Path("3"), Path("1")]
+    assert found.labels == data.labels.select([3, 1])
+    assert found.hints == Hints.gather([0, 1, 1], [1, 0, 1], [0.4, 0.2, 0.3])
+
+
+# -- what is refused
+
+
+def test_nothing_is_written_over_without_force(photos: Path) -> None:
+    precious = photos / "precious.csv"
+    precious.write_text("mine")
+    complete = [*given(photos), "--unlisted", "absent", "--protocol", "single-positive"]
+    commands: list[list[object]] = [
+        ["inspect", *given(photos), "--html", precious],
+        ["check", *given(photos), "--out", precious],
+        ["convert", *given(photos), "--out", precious],
+        ["simulate", *complete, "--out", precious],
+    ]
+    for words in commands:
+        with pytest.raises(RecipeError, match="--force"):
+            pluralis(*words)
+        assert precious.read_text() == "mine"
+    (photos / "parts").mkdir()
+    (photos / "parts" / "val.csv").write_text("mine")
+    with pytest.raises(RecipeError, match="--force"):
+        pluralis("split", *given(photos), "--out", photos / "parts")
+    assert sorted(os.listdir(photos / "parts")) == ["val.csv"]
+    for words in commands:
+        precious.write_text("mine")
+        Path(f"{precious}.checked").unlink(missing_ok=True)
+        pluralis(*words, "--force")
+        assert precious.read_text() != "mine"
+
+
+def test_what_is_wrong_is_said(photos: Path) -> None:
+    out = ["--out", photos / "x.csv"]
+    for words, message in (
+        (["inspect"], "--images DIR"),
+        (["inspect", "--images", photos / "photos"], "--labels FILE"),
+        (["inspect", *given(photos), "--set", "train.lr=1"], "train.lr"),
+        (["inspect", *given(photos), "--set", "data.formt=voc"], "data.format"),
+        (["inspect", *given(photos), "--unlisted", "maybe"], "'unknown' or 'absent'"),
+        (["convert", *given(photos), *out, "--to", "cvs"], "did you mean 'csv'"),
+        (["convert", *given(photos), *out, "--to", "voc"], "not written"),
+        (["convert", *given(photos), *out, "--option", "layout"], "key=value"),
+        (["convert", *given(photos), *out, "--option", "colour=red"], "colour"),
+        (["convert", "--format", "scenes", *out], "not files"),
+        (["simulate", *given(photos), *out, "--protocol", "single-positive"], "needs every label to be known"),
+        (["simulate", *given(photos), *out, "--protocol", "known-ratio"], "data.protocol_share"),
+        (["simulate", *given(photos), *out, "--protocol", "fixed-per-class"], "data.protocol_count"),
+        (["simulate", *given(photos), *out, "--protocol", "at-random"], "single-positive"),
+    ):
+        with pytest.raises(PluralisError) as caught:
+            pluralis(*words)
+        assert message in str(caught.value), words
+    assert not (photos / "x.csv").exists()
+
+
+def test_formats_lists_all() -> None:
+    from pluralis.data.formats import FORMATS
+
+    said = pluralis("formats")
+    assert all(name in said for name in FORMATS)
+    assert "unlisted" in said
+
+
+def test_help_needs_nothing_heavy() -> None:
+    code = "import sys, pluralis.cli; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert not {"torch", "numpy", "rich.table", "matplotlib"} & set(done.stdout.split())
