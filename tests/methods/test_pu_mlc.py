@@ -192,6 +192,7 @@ def test_gamma_follows_the_share_of_written_positives() -> None:
     assert build(labels=one_each).gamma == 0.15
     assert build(labels=one_each, k=2.9).gamma == 0.55
     assert build(labels=one_each, k=1).gamma == 0.15
+    assert build(labels=one_each, k=1, gamma="published").gamma == 0.01
     with_absent = Labels.from_lists([[0], [1], [2]], 3, negatives=[[1], [], []])  # they are not learned from
     assert build(labels=with_absent).gamma == 0.15
     assert build(gamma=0.123).gamma == 0.123

@@ -35,19 +35,19 @@ def published_gamma(data_set: str, known_ratio: float) -> float:
     return listed[min(max(round(10 * share), 1), len(listed)) - 1]
 
 
-def auto_gamma(labels: Labels, k: float = 1.5) -> float:
-    """γ by the share of the present labels that were written down, after the paper's list for VOC.
+def auto_gamma(labels: Labels, k: float = 1.5, least: float = LEAST_AUTO_GAMMA) -> float:
+    """γ by the share of the present labels that were written down, after the paper's list for VOC; not below `least`.
 
     The share is written positives an image over `k`, the number that an image is expected to have, since positives are
     all that the method learns from. With a tenth of all labels known it is a tenth; one label an image of VOC is about
-    two thirds, and γ = 0.15. That is also the least: the list goes down to 0.01, which on frozen features of VOC with
-    90 % known gave 75.1 mAP where 0.15 gives 83.3.
+    two thirds, and γ = 0.15. The list goes on down to 0.01, which on frozen features of VOC with 90 % known gave 75.1
+    mAP where 0.15 gives 83.3: hence `least`.
 
     >>> auto_gamma(Labels.from_lists([[0], [1]], 2)), auto_gamma(Labels.from_lists([[0]] + [[]] * 9, 2))
     (0.15, 0.85)
     """
     written = int((labels.values > 0).sum()) / max(len(labels), 1)
-    return max(published_gamma("voc", min(written / k, 1.0)), LEAST_AUTO_GAMMA)
+    return max(published_gamma("voc", min(written / k, 1.0)), least)
 
 
 class PUMLC(Method):
@@ -57,8 +57,9 @@ class PUMLC(Method):
     (`losses.pu.mixup`): the first half of the batch is mixed with the last half by one μ ~ Beta(δ, δ), and goes through
     the network again. Both are means over the classes here and sums in the paper.
 
-    gamma           exponent of the re-balance factor; "auto" is the paper's for VOC by the share of written labels (see
-                    `auto_gamma`, and `published_gamma` for COCO), 0 switches the factor off (Tables 4, 6)
+    gamma           exponent of the re-balance factor; "published" is the paper's for VOC by the share of written labels
+                    (see `published_gamma` for COCO), "auto" the same but not below 0.15 (see `auto_gamma`), 0 switches
+                    the factor off (Tables 4, 6)
     tau             "adaptive" (Eq. 13) or a number; 1 is none (Tables 4, 5)
     alpha           of the adaptive temperature: 2 for VOC, 1 for COCO (Figure 6)
     lam, delta      λ and δ; λ = 0 spares the second pass through the network
@@ -67,7 +68,7 @@ class PUMLC(Method):
     absent          what a verified absent label is: "unlabelled", as published, or "cross-entropy", which uses it
     lgconv          a global branch beside every 3×3 convolution of a ResNet (`models.lgconv`, Table 9). Off by default,
                     since other backbones have no such convolutions; it takes a sixth more time of a ResNet-50
-    k               labels that an image is expected to have, for `gamma="auto"`
+    k               labels that an image is expected to have, for "auto" and "published"
     variant         "released" follows the published code: probabilities are mixed instead of logits, with 1 where the
                     class is known to be present, and pairs are drawn at random; p_c of tempered logits; an epsilon in
                     every logarithm; a global branch with a residual
@@ -98,8 +99,9 @@ class PUMLC(Method):
         super().__init__()
         owner = f"method {self._name}"
         labels, k = setup.labels, number(owner, "k", k, low=1.0)
-        if gamma == "auto":
-            gamma = auto_gamma(labels, k) if labels is not None else 0.0  # prediction needs none
+        if gamma in ("auto", "published"):
+            least = LEAST_AUTO_GAMMA if gamma == "auto" else 0.0
+            gamma = auto_gamma(labels, k, least) if labels is not None else 0.0  # prediction needs none
         self.gamma = _number_or(owner, "gamma", gamma, "auto", low=0.0)
         self.tau = None if tau == "adaptive" else _number_or(owner, "tau", tau, "adaptive", low=MIN_TAU)
         self.alpha = number(owner, "alpha", alpha, above=0.0)
