@@ -47,15 +47,13 @@ from pluralis.runtime import choose_device
 
 GOAL = 0.85
 CHILD = """
-import json, re, sys, time
-from pathlib import Path
+import json, sys, time
+from benchmarks.memory import peak_megabytes as peak
 from pluralis.data import read
-# Not ru_maxrss, which a process takes over from the one that started it.
-peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 name, path, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 before, start = peak(), time.process_time()
 data = read(name, path, **options)
-print(json.dumps([time.process_time() - start, (peak() - before) / 1024, len(data.labels)]))
+print(json.dumps([time.process_time() - start, peak() - before, len(data.labels)]))
 """
 
 

@@ -15,7 +15,7 @@ SECONDS, STATES = 0.3, 2.0
 
 # In a process of its own: the peak of a process never falls again.
 PROGRAM = """
-import json, resource, sys, time
+import json, sys, time
 import numpy as np
 import torch
 from pluralis.labels import Labels
@@ -29,8 +29,7 @@ method = EmApl(Setup(lambda: create_model("tiny", classes), classes, labels), th
 logits = torch.randn(rows, classes)
 for buffer in (method.guesses.value, method.guesses.since):
     buffer.fill_(1).zero_()  # so that its pages are there before the measurement
-unit = 2**20 if sys.platform == "darwin" else 2**10
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+from benchmarks.memory import peak_megabytes as peak
 before, seconds, passed = peak(), [], []
 for epoch in range(5):
     logits.add_(torch.randn(classes))

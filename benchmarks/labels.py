@@ -11,7 +11,7 @@ SECONDS, MEGABYTES = 5.0, 1000.0
 
 # Each constructor has a process to itself: the peak of a process never falls again.
 PROGRAM = """
-import json, resource, sys, time
+import json, sys, time
 import numpy as np
 from pluralis.labels import Labels
 how, rows, classes, known = sys.argv[1], *map(int, sys.argv[2:])
@@ -24,8 +24,7 @@ if how == "entries":
     value = np.where(np.arange(rows * known) % known == 0, 1, -1)[order]
 else:
     lists = list(column)
-unit = 2**20 if sys.platform == "darwin" else 2**10
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+from benchmarks.memory import peak_megabytes as peak
 before, start = peak(), time.perf_counter()
 if how == "entries":
     labels = Labels.from_entries(row, flat, value, (rows, classes))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from pluralis.data.replacing import replacing
+from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError
 
 MAX_BYTES = 4 << 30  # four times the largest published file of labels
@@ -104,7 +104,7 @@ def write_lists(path: str | Path, lists: Mapping[str, Iterable[Any]] | Iterable[
 
     `path` holds the old file or the whole new one, never a part.
     """
-    with replacing(path) as file:
+    with whole_text(path) as file:
         if not isinstance(lists, Mapping):
             _write_list(file, lists)
         else:

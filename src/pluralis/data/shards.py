@@ -20,9 +20,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.data.formats.whole_file import whole_file
 from pluralis.data.safe_io import bad_name, shown
 from pluralis.data.tar_headers import Member, members
+from pluralis.data.whole_file import whole_file
 from pluralis.errors import DataError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, rows_of
-from pluralis.data.formats.whole_file import whole_file
+from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
@@ -76,7 +76,7 @@ def write(
     if layout not in ("long", "wide"):
         raise DataError(f"layout={layout!r} is not possible; choose 'long' or 'wide'")
     names = file_names(data, images)
-    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with whole_text(path, newline="") as file:
         csv.writer(file).writerows((_long_lines if layout == "long" else _wide_lines)(labels, names))
 
 

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
-from pluralis.data.replacing import replacing
+from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -87,7 +87,7 @@ def write(
     for name in (*labels.classes, *names):
         if not _WRITABLE.fullmatch(name):
             raise DataError(f"the name {name[:80]!r} cannot be written to XML; rename the class or the image")
-    with replacing(path) as file:
+    with whole_text(path) as file:
         file.write('<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n  <version>1.1</version>\n')
         file.write("  <meta>\n    <task>\n      <labels>\n")
         for name in labels.classes:

@@ -9,8 +9,8 @@ from typing import Any
 
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
-from pluralis.data.replacing import replacing
 from pluralis.data.safe_json import Document, short
+from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -75,7 +75,7 @@ def write(
     names = [splitext(name)[0] for name in file_names(data, images)]
     if len(set(names)) < len(names):
         raise DataError("two images differ in the ending of their names alone, which the format leaves out; rename one")
-    with replacing(path) as file:
+    with whole_text(path) as file:
         file.write(f'{{"classes": {json.dumps(labels.classes, ensure_ascii=False)},\n"labels": {{')
         for row, (name, present) in enumerate(zip(names, listed, strict=True)):
             file.write(f"{',' if row else ''}\n{json.dumps(name, ensure_ascii=False)}: {json.dumps(present)}")

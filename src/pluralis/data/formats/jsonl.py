@@ -18,7 +18,7 @@ from typing import Any
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, check_classes, rows_of
-from pluralis.data.formats.whole_file import whole_file
+from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -65,7 +65,7 @@ def write(path: str | Path, data: Dataset | Labels, images: str | Path | None = 
     """
     labels = data.labels if isinstance(data, Dataset) else data
     classes, names = labels.classes, file_names(data, images)
-    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+    with whole_text(path) as file:
         file.write(json.dumps({"classes": classes}, ensure_ascii=False) + "\n")
         for name, columns, values in rows_of(labels, names):
             given = {classes[column]: value for column, value in zip(columns, values, strict=True)}

@@ -19,8 +19,8 @@ from pluralis.conventions import CONVENTIONS, to_signed
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import Folder
 from pluralis.data.formats.listing import file_names
-from pluralis.data.formats.whole_file import whole_file
 from pluralis.data.safe_io import resolve_inside
+from pluralis.data.whole_file import whole_file
 from pluralis.errors import DataError, LabelError, nearest
 from pluralis.labels import Labels
 

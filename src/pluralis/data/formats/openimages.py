@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.csv import neutralise, restore
 from pluralis.data.formats.listing import check_images, locate
-from pluralis.data.replacing import replacing
+from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
@@ -71,11 +71,11 @@ def write(path: str | Path, data: Dataset | Labels, names: str | Path | None = N
         raise DataError(f"row {labels.id(row)!r} has no label, and this format lists no such image; write csv instead")
     codes, ids = [neutralise(name) for name in labels.classes], [neutralise(name) for name in labels.ids]
     if names is not None:
-        with replacing(names) as file:
+        with whole_text(names) as file:
             writer = csv.writer(file)
             writer.writerow(["LabelName", "DisplayName"])
             writer.writerows(zip(codes, codes, strict=True))
-    with replacing(path) as file:
+    with whole_text(path) as file:
         writer = csv.writer(file)
         writer.writerow(_HEADER)
         for row, name in enumerate(ids):

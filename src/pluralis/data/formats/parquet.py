@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, check_classes
-from pluralis.data.formats.whole_file import whole_file
+from pluralis.data.whole_file import whole_file
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from pluralis.errors import DataError
 
@@ -26,3 +27,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_text(path: str | Path, newline: str = "\n") -> Iterator[TextIO]:
+    """The same as a UTF-8 file that is open for writing."""
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline=newline) as file:
+        yield file
