@@ -22,14 +22,11 @@ from typing import Any
 import torch
 
 from benchmarks.paired import gain, summary, text
-from pluralis.config import DataPart
+from benchmarks.voc_features import read_voc
 from pluralis.data.protocols import single_positive, split
-from pluralis.data.source import load_source
 from pluralis.estimator import PartialLabelClassifier
-from pluralis.features import FeatureCache, default_cache
 from pluralis.methods import every_method
 from pluralis.metrics import mean_average_precision
-from pluralis.models import create_model
 
 SETTINGS: dict[str, Any] = {
     "epochs": 15,
@@ -43,21 +40,16 @@ BASE, ALL = "an", "all labels (bce)"
 
 
 def main(
-    images: str, cache: Path | None, seeds: int, methods: list[str], json_file: Path | None
+    images: str, cache: Path | None, seeds: int, methods: list[str], start_bias: str, json_file: Path | None
 ) -> list[dict[str, Any]]:
-    net = create_model("efficientnet_lite0", 20, weights="imagenet")
-    store = FeatureCache(cache or default_cache(), net, 256)
-    options = [{"split": part, "difficult": "absent"} for part in ("train", "val")]
-    sources = [load_source(DataPart("voc", images, options=chosen)) for chosen in options]
     start = time.perf_counter()
-    found = [store.extract(source.images, workers=2) for source in sources]
-    print(f"features: {time.perf_counter() - start:.0f} s, {sum(f.found for f in found)} images were in {store.folder}")
-    (train_X, test_X), (labels, truth) = (f.features for f in found), (s.labels for s in sources)
+    (train_X, labels), (test_X, truth) = read_voc(images, cache)
+    print(f"features: {time.perf_counter() - start:.0f} s")
     rows, _ = split(len(labels), 0.2, 1200)
     given, complete = single_positive(labels, 1200).dense(rows), labels.dense(rows)
     target = torch.from_numpy(truth.dense())
     table: list[dict[str, Any]] = []
-    facts = {"settings": SETTINGS, "seeds": seeds, "train": len(rows), "test": len(truth)}
+    facts = {"settings": SETTINGS, "seeds": seeds, "train": len(rows), "test": len(truth), "start_bias": start_bias}
     machine = {"machine": platform.processor() or platform.machine(), "threads": torch.get_num_threads()}
     machine["torch"] = torch.__version__
     base: list[float] = []
@@ -66,9 +58,11 @@ def main(
         scores, start = [], time.perf_counter()
         try:
             for seed in range(seeds):
-                model = PartialLabelClassifier("bce" if method == ALL else method, random_state=seed, **SETTINGS)
-                model.fit(train_X[rows].numpy(), complete if method == ALL else given)
-                odds = torch.from_numpy(model.decision_function(test_X.numpy()))
+                model = PartialLabelClassifier(
+                    "bce" if method == ALL else method, random_state=seed, start_bias=start_bias, **SETTINGS
+                )
+                model.fit(train_X[rows], complete if method == ALL else given)
+                odds = torch.from_numpy(model.decision_function(test_X))
                 scores.append(100 * mean_average_precision(odds, target).value)
         except ValueError as error:
             print(f"{method:20} left out: {error}", flush=True)
@@ -76,13 +70,15 @@ def main(
         base = base or scores
         took = (time.perf_counter() - start) / seeds
         figures, difference = summary(scores), gain(scores, base)
-        table.append({
-            "method": method,
-            "mAP": figures,
-            f"over {BASE}": difference,
-            "seconds": round(took, 1),
-            "runs": [round(s, 2) for s in scores],
-        })
+        table.append(
+            {
+                "method": method,
+                "mAP": figures,
+                f"over {BASE}": difference,
+                "seconds": round(took, 1),
+                "runs": [round(s, 2) for s in scores],
+            }
+        )
         print(f"{method:20} mAP {text(figures)}  over {BASE} {text(difference, '+')}  {took:.1f} s", flush=True)
         if json_file is not None:  # after each method: what is measured is kept if the rest is broken off
             json_file.write_text(json.dumps({**facts, **machine, "rows": table}, indent=1, allow_nan=False) + "\n")
@@ -95,5 +91,6 @@ if __name__ == "__main__":
     parser.add_argument("--cache", type=Path, default=None, help="folder of the features")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", default=[], help="default: all that run on features")
+    parser.add_argument("--start-bias", default="method", help="of the head: method (its own), zero or log-odds")
     parser.add_argument("--json", type=Path, default=None, dest="json_file")
     main(**vars(parser.parse_args()))

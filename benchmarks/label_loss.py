@@ -32,14 +32,13 @@ import torch
 
 from benchmarks.frozen_voc import ALL, BASE, SETTINGS
 from benchmarks.paired import gain, summary, text
+from benchmarks.voc_features import read_voc
 from pluralis.config import DataPart
 from pluralis.data.protocols import drop_positives, known_ratio, pick, pick_largest, pick_rarest, single_positive, split
-from pluralis.data.source import load_areas, load_source
+from pluralis.data.source import load_areas
 from pluralis.estimator import PartialLabelClassifier
-from pluralis.features import FeatureCache, default_cache
 from pluralis.labels import Labels
 from pluralis.metrics import mean_average_precision
-from pluralis.models import create_model
 
 FIRST_DRAW = 1200  # the published one of single positives
 RANDOM_PICK = "single-positive"
@@ -126,13 +125,10 @@ def main(images: str, cache: Path | None, runs: int, only: list[str], json_file:
 
 
 def read_data(images: str, cache: Path | None) -> Data:
-    parts = [DataPart("voc", images, options={"split": name, "difficult": "absent"}) for name in ("train", "val")]
-    train, test = (load_source(part) for part in parts)
-    store = FeatureCache(cache or default_cache(), create_model("efficientnet_lite0", 20, weights="imagenet"), 256)
-    features, unseen = (store.extract(source.images).features.numpy() for source in (train, test))
-    rows, _ = split(len(train.labels), 0.2, 1200)
-    areas = load_areas(parts[0], train.labels)
-    return Data(features[rows], rows, train.labels, areas, unseen, torch.from_numpy(test.labels.dense()))
+    (features, labels), (unseen, truth) = read_voc(images, cache)
+    rows, _ = split(len(labels), 0.2, 1200)
+    areas = load_areas(DataPart("voc", images), labels)
+    return Data(features[rows], rows, labels, areas, unseen, torch.from_numpy(truth.dense()))
 
 
 def measure(data: Data, given: np.ndarray, entry: Entry, seed: int) -> float:

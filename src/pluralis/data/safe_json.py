@@ -81,16 +81,28 @@ class Document:
             raise self.error(f"is not JSON: {words}; get the file again") from None
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        kept = pairs if self.keys is None else [pair for pair in pairs if pair[0] in self.keys]
-        entry = dict(kept)
-        if len(entry) < len(kept):
-            names = [name for name, _ in kept]
-            twice = next(name for place, name in enumerate(names) if name in names[:place])
-            raise self.error(f"the key {short(twice)} is given twice in one object; keep one of them")
-        return entry
+        try:
+            return unique_keys(pairs if self.keys is None else [pair for pair in pairs if pair[0] in self.keys])
+        except ValueError as error:
+            raise self.error(f"{error}; keep one of them") from None
 
     def _constant(self, name: str) -> NoReturn:
         raise self.error(f"holds {name}, which is no number in JSON; write null, or leave it out")
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, for `object_pairs_hook`; ValueError where a key is given twice."""
+    entry = dict(pairs)
+    if len(entry) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"the key {short(twice)} is given twice in one object")
+    return entry
+
+
+def no_constant(name: str) -> NoReturn:
+    """For `parse_constant`: NaN and Infinity are ValueErrors."""
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def short(value: Any) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, check_classes, rows_of
+from pluralis.data.safe_json import no_constant, short, unique_keys
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
@@ -87,7 +88,7 @@ def _check_keys(table: Table, entry: dict[str, Any], line: int, extra: str) -> N
     unknown = [key for key in entry if key not in _KEYS]
     if unknown and extra == "refuse":
         hint = "extra='ignore' passes over such keys"
-        raise table.error(line, f"there is no key {_short(unknown[0])}; {nearest(unknown[0], _KEYS)}; {hint}")
+        raise table.error(line, f"there is no key {short(unknown[0])}; {nearest(unknown[0], _KEYS)}; {hint}")
     if "labels" in entry and ("positives" in entry or "negatives" in entry):
         raise table.error(line, "labels and positives or negatives are two shapes of one thing; keep one of them")
 
@@ -96,31 +97,31 @@ def _given(table: Table, entry: dict[str, Any], line: int) -> Iterator[tuple[str
     """The classes that an object names, and 1, -1 or 0 for each."""
     labels = entry.get("labels", {})
     if not isinstance(labels, dict):
-        raise table.error(line, f"labels is {_short(labels)}; give an object of class names and 1 or -1")
+        raise table.error(line, f"labels is {short(labels)}; give an object of class names and 1 or -1")
     for name, value in labels.items():
         if value is None:
             yield _name(table, name, "labels", line), 0
         elif isinstance(value, bool) or value not in (1, -1, 0):
-            raise table.error(line, f"labels[{_short(name)}] is {_short(value)}; write 1 present or -1 absent")
+            raise table.error(line, f"labels[{short(name)}] is {short(value)}; write 1 present or -1 absent")
         else:
             yield _name(table, name, "labels", line), int(value) or table.zero(line)
     for key, value in (("positives", 1), ("negatives", -1)):
         names = entry.get(key, [])
         if not isinstance(names, list):
-            raise table.error(line, f"{key} is {_short(names)}; give a list of class names")
+            raise table.error(line, f"{key} is {short(names)}; give a list of class names")
         for name in names:
             yield _name(table, name, key, line), value
 
 
 def _name(table: Table, name: Any, key: str, line: int) -> str:
     if not isinstance(name, str) or not name:
-        raise table.error(line, f"{key} holds {_short(name)}; give class names, texts that are not empty")
+        raise table.error(line, f"{key} holds {short(name)}; give class names, texts that are not empty")
     return name
 
 
 def _entries(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of the lines that are not blank, with their line numbers."""
-    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse)
+    decoder = json.JSONDecoder(object_pairs_hook=unique_keys, parse_constant=no_constant)
     line = 0
     try:
         if not Path(path).is_file():  # also keeps away from pipes and devices, on which reading may hang
@@ -134,7 +135,7 @@ def _entries(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if text:
                     entry = decoder.decode(text)
                     if not isinstance(entry, dict):
-                        raise ValueError(f"{_short(entry)} is not an object")
+                        raise ValueError(f"{short(entry)} is not an object")
                     yield line, entry
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; check the path") from None
@@ -142,21 +143,3 @@ def _entries(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         words = " ".join(str(error).split())[:200]
         hint = 'write one object like {"image": "a.jpg", "labels": {"dog": 1}} in it'
         raise DataError(f"{path}, line {line}: {words}; {hint}") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entry = dict(pairs)
-    if len(entry) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in entry if keys.count(key) > 1)
-        raise ValueError(f"the key {_short(twice)} is given twice in one object")
-    return entry
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number in JSON")
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:80]}…"

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.table import check_classes
 from pluralis.data.safe_io import shown
+from pluralis.data.safe_json import no_constant, unique_keys
 from pluralis.data.shards import ENDINGS, Shards
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
@@ -97,7 +98,7 @@ def _parse_cls(content: bytes, where: str, classes: Sequence[str] | None) -> Ite
 
 def _parse_json(content: bytes, where: str, classes: Sequence[str] | None) -> Iterator[tuple[str, int]]:
     try:
-        entry = json.loads(content, object_pairs_hook=_object, parse_constant=_refuse)
+        entry = json.loads(content, object_pairs_hook=unique_keys, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of a million digits, a million [
         raise DataError(f"{where}: is not JSON: {' '.join(str(error).split())[:200]}; pack it again") from None
     hint = 'write an object like {"labels": {"dog": 1, "car": -1}}'
@@ -124,14 +125,3 @@ def _known(name: Any, where: str, classes: Sequence[str] | None) -> str:
     if classes is not None and name not in classes:
         raise DataError(f"{where}: there is no class {shown(name)}; {nearest(name, list(classes))}")
     return name
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entry = dict(pairs)
-    if len(entry) < len(pairs):
-        raise ValueError("a key is given twice in one object")
-    return entry
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
