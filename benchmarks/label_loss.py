@@ -83,6 +83,7 @@ def losses() -> list[Loss]:
         rates = [{"mechanism": "rate", **rate} for rate in ({"rate": 0.0}, {"rate": share}, {})]
         entries = [*common, ("pu-mlc", {"absent": "cross-entropy"}), ("bce", {}), ("partial-bce", {})]
         entries += [("selection", kind) for kind in ({}, *rates)]
+        entries += [("pu-mlc", {"gamma": gamma}) for gamma in (0.01, 0.05, 0.15, 0.3)]
         found.append(Loss(f"known-{100 * share:.0f}", _known(share), entries))
     return found
 
