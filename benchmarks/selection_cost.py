@@ -1,7 +1,7 @@
 """What choosing labels costs CLS: its share of a training step, and the step against one that assumes negative.
 
-    python -m benchmarks.selection_cost                                                       # two CPU cores
-    python -m benchmarks.selection_cost --device cuda --backbone resnet50 --size 448 --batch 64
+python -m benchmarks.selection_cost                                                       # two CPU cores
+python -m benchmarks.selection_cost --device cuda --backbone resnet50 --size 448 --batch 64
 """
 
 from __future__ import annotations
@@ -72,14 +72,17 @@ def main(
             if number > 1:
                 seconds[name].append(spent)
     middle = {name: statistics.median(values) for name, values in seconds.items()}
-    part = middle["selection"] / middle["CLS"]
+    extra = statistics.median(c - a for c, a in zip(seconds["CLS"], seconds["assume negative"], strict=True))
+    # A GPU is still busy with the networks while the selection is started, so alone it takes longer than it costs.
+    part = (extra if where.type == "cuda" else middle["selection"]) / middle["CLS"]
     result: dict[str, float | str] = {
         "network": f"2 × {backbone} {size} px, batch {batch}, {classes} classes",
         "device": torch.cuda.get_device_name() if where.type == "cuda" else "CPU",
         "CLS step ms": round(1e3 * middle["CLS"], 2),
         "two assume-negative networks, step ms": round(1e3 * middle["assume negative"], 2),
-        "selection ms": round(1e3 * middle["selection"], 3),
-        "selection / CLS step": round(part, 5),
+        "selection alone ms": round(1e3 * middle["selection"], 3),
+        "added to the step ms": round(1e3 * extra, 3),
+        "share of the CLS step": round(part, 5),
         "bar": BAR,
         "verdict": "ok" if part <= BAR else "ABOVE THE BAR",
     }

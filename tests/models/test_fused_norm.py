@@ -64,6 +64,24 @@ def test_fused_in_half_precision(dtype: torch.dtype) -> None:
 
 
 @needs_gpu
+@pytest.mark.parametrize("shape", [(3, 24, 5, 5), (2, 1280, 1, 1), (8, 96, 64, 64)])
+@pytest.mark.parametrize("relu6", [True, False])
+def test_fused_in_evaluation_mode(shape: tuple[int, ...], relu6: bool) -> None:
+    torch.manual_seed(0)
+    norm = Norm(shape[1], 1e-3, 0.01, relu6).cuda().eval()
+    with torch.no_grad():
+        for values in norm.weight, norm.bias, norm.running_mean:
+            assert values is not None
+            values.normal_(1, 2)
+        assert norm.running_var is not None
+        norm.running_var.uniform_(0.5, 2)
+        x = torch.randn(shape, device="cuda").contiguous(memory_format=torch.channels_last)
+        found = norm(x)
+    wanted = norm(x)  # with a gradient, by the plain layers
+    torch.testing.assert_close(found, wanted.detach(), rtol=1e-5, atol=1e-5)
+
+
+@needs_gpu
 def test_values_that_are_not_numbers_stay_so() -> None:
     norm = Norm(8, 1e-3, 0.01, True).cuda()
     x = torch.randn(2, 8, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last)

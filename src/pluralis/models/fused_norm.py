@@ -20,9 +20,12 @@ class Norm(nn.BatchNorm2d):
         self.relu6 = relu6
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.training and fusible(input):
-            fused: Tensor = _Fused.apply(input, self.weight, self.bias, self)
-            return fused
+        if fusible(input):
+            if self.training:
+                fused: Tensor = _Fused.apply(input, self.weight, self.bias, self)
+                return fused
+            if not torch.is_grad_enabled():
+                return _fused_running(input, self)
         out = super().forward(input)
         return F.relu6(out, inplace=True) if self.relu6 else out
 
@@ -39,6 +42,8 @@ def _has_triton() -> bool:
 
 _PROGRAMS = 1056
 """Of a reduction: eight for each multiprocessor of a large GPU."""
+_FINISH = {"BP": 256, "BC": 16}
+"""Tile in which the partial sums are added up: few channels, so that many programs share the work."""
 
 
 class _Fused(torch.autograd.Function):
@@ -52,12 +57,12 @@ class _Fused(torch.autograd.Function):
         sums, grid, each, blocks = _split(x, rows, channels)
         saved = torch.empty(4, channels, device=x.device)
         kernels.column_moments[grid](x, sums, rows, channels, each, **blocks)
-        kernels.finish_moments[grid[1:]](
+        kernels.finish_moments[_finish(channels)](
             x, sums, gamma, beta, norm.running_mean, norm.running_var, norm.num_batches_tracked, saved,
-            rows, channels, grid[0], norm.eps, norm.momentum, BP=32, BC=blocks["BC"],
+            rows, channels, grid[0], norm.eps, norm.momentum, **_FINISH,
         )  # fmt: skip
         out = torch.empty_like(x)
-        kernels.apply_norm[_tiles(rows, grid, blocks)](x, out, saved, rows, channels, ACT=norm.relu6, **blocks)
+        kernels.apply_norm[_tiles(rows, channels, blocks)](x, out, saved, rows, channels, ACT=norm.relu6, **blocks)
         ctx.save_for_backward(x, saved)
         ctx.relu6 = norm.relu6
         return out
@@ -74,25 +79,47 @@ class _Fused(torch.autograd.Function):
         slope = torch.empty(2, channels, device=x.device)
         dgamma, dbeta = torch.empty(2, channels, device=x.device)
         kernels.gradient_sums[grid](x, grad, saved, sums, rows, channels, each, ACT=ctx.relu6, **blocks)
-        kernels.finish_gradient[grid[1:]](
-            sums, saved, slope, dgamma, dbeta, rows, channels, grid[0], BP=32, BC=blocks["BC"]
+        kernels.finish_gradient[_finish(channels)](
+            sums, saved, slope, dgamma, dbeta, rows, channels, grid[0], **_FINISH
         )
         dx = torch.empty_like(x)
-        tiles = _tiles(rows, grid, blocks)
+        tiles = _tiles(rows, channels, blocks)
         kernels.input_gradient[tiles](x, grad, dx, saved, slope, rows, channels, ACT=ctx.relu6, **blocks)
         return dx, dgamma, dbeta, None
 
 
+def _fused_running(x: Tensor, norm: Norm) -> Tensor:
+    """In evaluation mode: one pass, by the running statistics."""
+    from pluralis.models import fused_norm_kernels as kernels
+
+    channels, rows = x.shape[1], x.numel() // x.shape[1]
+    blocks = _blocks(channels)
+    out = torch.empty_like(x)
+    kernels.apply_running[_tiles(rows, channels, blocks)](
+        x, out, norm.weight, norm.bias, norm.running_mean, norm.running_var, rows, channels, norm.eps,
+        ACT=norm.relu6, **blocks,
+    )  # fmt: skip
+    return out
+
+
 def _split(x: Tensor, rows: int, channels: int) -> tuple[Tensor, tuple[int, int], int, dict[str, int]]:
     """Room for partial sums [2, parts, C], the grid (parts, channel blocks), rows of each part, and block sides."""
-    wide = min(64, 1 << (channels - 1).bit_length())
-    blocks = {"BM": 2048 // wide, "BC": wide}
-    across = -(-channels // wide)
+    blocks = _blocks(channels)
+    across = -(-channels // blocks["BC"])
     parts = max(1, min(-(-rows // blocks["BM"]), _PROGRAMS // across))
     each = -(-rows // parts)
     parts = -(-rows // each)
     return torch.empty(2, parts, channels, device=x.device), (parts, across), each, blocks
 
 
-def _tiles(rows: int, grid: tuple[int, int], blocks: dict[str, int]) -> tuple[int, int]:
-    return -(-rows // blocks["BM"]), grid[1]
+def _blocks(channels: int) -> dict[str, int]:
+    wide = min(64, 1 << (channels - 1).bit_length())
+    return {"BM": 2048 // wide, "BC": wide}
+
+
+def _tiles(rows: int, channels: int, blocks: dict[str, int]) -> tuple[int, int]:
+    return -(-rows // blocks["BM"]), -(-channels // blocks["BC"])
+
+
+def _finish(channels: int) -> tuple[int]:
+    return (-(-channels // _FINISH["BC"]),)

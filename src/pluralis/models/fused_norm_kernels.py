@@ -13,6 +13,27 @@ import triton.language as tl
 
 
 @triton.jit
+def _relu6(z, ACT: tl.constexpr):
+    if ACT:
+        z = tl.where(z < 0.0, 0.0, tl.where(z > 6.0, 6.0, z))  # a NaN stays one
+    return z
+
+
+@triton.jit
+def _add_parts(sums, parts, C, c, BP: tl.constexpr, BC: tl.constexpr):
+    """Both rows of sums [2, parts, C] at the channels c, added over the parts, always in the same order."""
+    first = tl.zeros([BP, BC], tl.float32)
+    second = tl.zeros([BP, BC], tl.float32)
+    for start in range(0, parts, BP):
+        p = start + tl.arange(0, BP)
+        mask = (p < parts)[:, None] & (c < C)[None, :]
+        at = p[:, None] * C + c[None, :]
+        first += tl.load(sums + at, mask=mask, other=0.0)
+        second += tl.load(sums + parts * C + at, mask=mask, other=0.0)
+    return tl.sum(first, 0), tl.sum(second, 0)
+
+
+@triton.jit
 def column_moments(x, sums, M, C, rows_each, BM: tl.constexpr, BC: tl.constexpr):
     """Sums of (x − x[0]) and its square over `rows_each` rows: sums [2, parts, C]."""
     part, parts = tl.program_id(0), tl.num_programs(0)
@@ -41,16 +62,9 @@ def finish_moments(
     """saved [4, C] = mean, rstd, scale, shift; moves the running statistics."""
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     inside = c < C
-    first = tl.zeros([BP, BC], tl.float32)
-    second = tl.zeros([BP, BC], tl.float32)
-    for start in range(0, parts, BP):
-        p = start + tl.arange(0, BP)
-        mask = (p < parts)[:, None] & inside[None, :]
-        at = p[:, None] * C + c[None, :]
-        first += tl.load(sums + at, mask=mask, other=0.0)
-        second += tl.load(sums + parts * C + at, mask=mask, other=0.0)
-    offset = tl.sum(first, 0) / M
-    variance = tl.maximum(tl.sum(second, 0) / M - offset * offset, 0.0)
+    first, second = _add_parts(sums, parts, C, c, BP, BC)
+    offset = first / M
+    variance = tl.maximum(second / M - offset * offset, 0.0)
     mean = tl.load(x + c, mask=inside, other=0.0).to(tl.float32) + offset
     rstd = 1.0 / tl.sqrt(variance + eps)
     scale = tl.load(gamma + c, mask=inside, other=0.0) * rstd
@@ -78,9 +92,22 @@ def apply_norm(x, y, saved, M, C, ACT: tl.constexpr, BM: tl.constexpr, BC: tl.co
     scale = tl.load(saved + 2 * C + c, mask=inside, other=0.0)
     shift = tl.load(saved + 3 * C + c, mask=inside, other=0.0)
     z = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-    if ACT:
-        z = tl.where(z < 0.0, 0.0, tl.where(z > 6.0, 6.0, z))  # a NaN stays one
-    tl.store(y + at, z.to(y.dtype.element_ty), mask=mask)
+    tl.store(y + at, _relu6(z, ACT).to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def apply_running(
+    x, y, gamma, beta, running_mean, running_var, M, C, eps, ACT: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr
+):
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    inside = c < C
+    mask = (m < M)[:, None] & inside[None, :]
+    at = m[:, None].to(tl.int64) * C + c[None, :]
+    scale = tl.load(gamma + c, mask=inside, other=0.0) / tl.sqrt(tl.load(running_var + c, mask=inside, other=1.0) + eps)
+    shift = tl.load(beta + c, mask=inside, other=0.0) - tl.load(running_mean + c, mask=inside, other=0.0) * scale
+    z = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+    tl.store(y + at, _relu6(z, ACT).to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -119,16 +146,7 @@ def finish_gradient(sums, saved, slope, dgamma, dbeta, M, C, parts, BP: tl.const
     """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     inside = c < C
-    first = tl.zeros([BP, BC], tl.float32)
-    second = tl.zeros([BP, BC], tl.float32)
-    for start in range(0, parts, BP):
-        p = start + tl.arange(0, BP)
-        mask = (p < parts)[:, None] & inside[None, :]
-        at = p[:, None] * C + c[None, :]
-        first += tl.load(sums + at, mask=mask, other=0.0)
-        second += tl.load(sums + parts * C + at, mask=mask, other=0.0)
-    db = tl.sum(first, 0)
-    dg = tl.sum(second, 0)
+    db, dg = _add_parts(sums, parts, C, c, BP, BC)
     mean = tl.load(saved + c, mask=inside, other=0.0)
     rstd = tl.load(saved + C + c, mask=inside, other=0.0)
     scale = tl.load(saved + 2 * C + c, mask=inside, other=0.0)
