@@ -5,15 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pluralis.errors import LabelError
+from pluralis.losses.fused import Unit, contrast_rows, fusible
 from pluralis.params import choice
 
 VARIANTS = ("paper", "released")
 _NEVER = -1e30  # a similarity that takes no part in a sum of exponentials; −inf would give NaN where all are left out
 _ALONE = -2  # a class that nobody has
+
+
+def unit(x: Tensor) -> Tensor:
+    """The rows of x [A, d] at length 1, as the contrast needs them; rows of length 0 stay.
+
+    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    return Unit.apply(x) if fusible(x) else F.normalize(x, dim=1)
 
 
 def label_contrast(
@@ -71,29 +83,14 @@ class _Contrast(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
     ) -> Tensor:
-        batch = len(z)
-        every, every_class = torch.cat([z, queue]), torch.cat([classes, queue_classes])
+        every = torch.cat([z, queue])
         similar = torch.addmm(z.new_empty(()), z, every.T, beta=0, alpha=1 / tau)
-        nobody = every_class < 0
-        partners = classes.masked_fill(nobody[:batch], _ALONE)[:, None] == every_class
-        if scale is None:
-            rivals = similar.masked_fill(nobody, _NEVER).fill_diagonal_(_NEVER)
-        else:
-            rivals = similar.masked_fill(partners | nobody, _NEVER)
-        partners.fill_diagonal_(False)  # an anchor is not its own partner; its other view is
-        shares = rivals.softmax(1)
-        norm = rivals.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log_()  # log Σ_N exp(z_k·z_t/τ)
-        if scale is None:
-            count = partners.sum(1, keepdim=True, dtype=z.dtype)
-            terms = partners / (count.clamp(min=1) * count.count_nonzero().clamp_(min=1))
-        else:
-            terms = partners * torch.gt(norm, _NEVER / 2, out=torch.empty_like(norm))
-        value = torch.dot(terms.view(-1), torch.sub(norm, similar, out=similar).view(-1))
+        contrast = _fused if fusible(z) else _plain
+        value, slope = contrast(similar, classes, queue_classes, scale is None)
         if ctx.needs_input_grad[0]:
-            slope = terms.addcmul_(shares, terms.sum(1, keepdim=True), value=-1)  # by the similarities
             by = -(scale or 1) / tau
             along = slope @ every  # both factors of the similarities between anchors move
-            ctx.save_for_backward(along.addmm_(slope[:, :batch].T, z, beta=by, alpha=by))
+            ctx.save_for_backward(along.addmm_(slope[:, : len(z)].T, z, beta=by, alpha=by))
         return value if scale is None else value.mul_(scale)
 
     @staticmethod
@@ -101,3 +98,33 @@ class _Contrast(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
         return slope * grad, None, None, None, None, None
+
+
+def _plain(similar: Tensor, classes: Tensor, queue_classes: Tensor, released: bool) -> tuple[Tensor, Tensor]:
+    """The sum over anchors (`released`: the mean) and minus its derivative by the similarities, which are used up."""
+    every_class = torch.cat([classes, queue_classes])
+    nobody = every_class < 0
+    partners = classes.masked_fill(nobody[: len(classes)], _ALONE)[:, None] == every_class
+    if released:
+        rivals = similar.masked_fill(nobody, _NEVER).fill_diagonal_(_NEVER)
+    else:
+        rivals = similar.masked_fill(partners | nobody, _NEVER)
+    partners.fill_diagonal_(False)  # an anchor is not its own partner; its other view is
+    shares = rivals.softmax(1)
+    norm = rivals.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log_()  # log Σ_N exp(z_k·z_t/τ)
+    if released:
+        count = partners.sum(1, keepdim=True, dtype=norm.dtype)
+        terms = partners / (count.clamp(min=1) * count.count_nonzero().clamp_(min=1))
+    else:
+        terms = partners * torch.gt(norm, _NEVER / 2, out=torch.empty_like(norm))
+    value = torch.dot(terms.view(-1), torch.sub(norm, similar, out=similar).view(-1))
+    return value, terms.addcmul_(shares, terms.sum(1, keepdim=True), value=-1)
+
+
+def _fused(similar: Tensor, classes: Tensor, queue_classes: Tensor, released: bool) -> tuple[Tensor, Tensor]:
+    """The same, by one kernel."""
+    rows = contrast_rows(similar, classes, queue_classes, released)
+    if not released:
+        return rows[0].sum(), similar
+    value, anchors = rows.sum(1).unbind()
+    return value / anchors.clamp_(min=1), similar.div_(anchors)

@@ -8,6 +8,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
+from pluralis.losses.fused import fusible, selective
 from pluralis.losses.kernels import LOG2E, check_batch, signs, softplus
 from pluralis.losses.large_loss import largest_unknown
 from pluralis.losses.pointwise import pointwise
@@ -100,6 +101,8 @@ def _selective(
     z: Tensor, code: Tensor, slope: bool, gammas: tuple[float, float, float]
 ) -> tuple[Tensor, Tensor | None]:
     """−x^γ log(1−x) as in asymmetric loss, of the codes −1 (present), 1 (absent) and `_ASSUMED`; 0 is left out."""
+    if fusible(z):
+        return selective(z, code, gammas, slope)
     given = code.to(z.dtype)
     side = given.clamp(-1, 1)
     wrong = z * side  # the logit of x

@@ -36,6 +36,11 @@ def gauss_rules(kappa: Tensor, nodes: int, a: float) -> tuple[Tensor, Tensor, Te
     return minus_s, w, ws
 
 
+def rule_table(nodes: int, a: float, device: torch.device) -> Tensor:
+    """[GRID, 3, nodes, 1] the rules that `gauss_rules` chooses from; the rule of κ is number ⌊10 log(1+κ) + 1/2⌋."""
+    return _table(nodes, a, device)[1]
+
+
 def _table(nodes: int, a: float, device: torch.device) -> tuple[Tensor, Tensor]:
     return _rules(nodes, a, device)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pluralis.losses.fused import fusible, one_rows
 from pluralis.losses.kernels import softplus
 from pluralis.losses.quadrature import gauss_rules
 from pluralis.losses.rowwise import RowKernel, Rows
@@ -33,6 +34,8 @@ def one_likelihood(a: float, absent: bool) -> RowKernel:
     """−log of the chance of the written labels, and as its derivative p − r, p − 1 or p."""
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
+        if fusible(z):
+            return *one_rows(z, y, _nodes(z, a), a, absent, slope), None
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
         integral, mean = _integrate(p, a, "s" if slope else "")

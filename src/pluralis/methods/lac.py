@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pluralis import distributed
 from pluralis.errors import RecipeError
 from pluralis.losses import functional
-from pluralis.losses.contrast import VARIANTS, label_contrast
+from pluralis.losses.contrast import VARIANTS, label_contrast, unit
 from pluralis.method import Batch, Clock, Method, Setup
 from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
@@ -140,7 +140,7 @@ class LAC(Method):
         """L_LAC of the chosen [B, C] entries of both views' embeddings [2B, C, d]."""
         row, classes = chosen.nonzero(as_tuple=True)
         both = torch.cat([embedded[row, classes], embedded[row + len(chosen), classes]])
-        z = F.normalize(self.projector(both).float(), dim=1)
+        z = unit(self.projector(both).float())
         twice, past = classes.repeat(2), (self.queue.rows, self.queue.classes)
         loss = label_contrast(z, twice, *past, self.temperature, 2 * chosen.numel(), self.variant)
         # A batch of weight 0 is a stand-in for none: its row is another process's.
