@@ -1,22 +1,22 @@
 """How fast data comes in: readers in MB/s with their peak memory, and images as ratios to bare Pillow, in one run.
 
     python -m benchmarks.data                              # generated JPEGs of 500 × 375 pixels
-    python -m benchmarks.data --images FOLDER --count 1000 # your own
+    python -m benchmarks.data --images FOLDER --count 5000 # your own
     python -m benchmarks.data --images 'shards/{000..009}.tar'
+    python -m benchmarks.data --huge                       # label files of a million images instead
 
-The bare reader opens each file and decodes it to RGB with Pillow in as many processes as the loader has workers;
-the loader decodes, squashes, makes batches and augments them on the device. Without a GPU the augmentation takes the
-cores that decode: the line without it tells what the loader itself costs. Rounds of all ways take turns, and medians
-are shown.
+Bare Pillow is `Image.open(file).convert("RGB")` and `np.asarray`, without resizing, in as many fresh processes as the
+loader has workers. The loader decodes, squashes to squares, augments and puts batches together; what it takes to start
+its workers counts. All ways take turns in each round; a ratio is that of the two in one round, and medians are shown:
+of the time that passed, and of the processor time of all processes, which other work on the machine disturbs less.
+Without a GPU the cores that decode augment too: the line without it tells what the loader itself costs.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
-import io
 import json
-import multiprocessing
 import os
 import statistics
 import subprocess
@@ -24,8 +24,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks import huge_labels
+from benchmarks.bare_pillow import bare_pillow
 from pluralis.data import write
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats import FORMATS
@@ -44,8 +45,10 @@ from pluralis.data.shards import ENDINGS, Shards, is_shards
 from pluralis.labels import Labels
 from pluralis.method import Clock
 from pluralis.runtime import choose_device
+from pluralis.stage import Stage
 
 GOAL = 0.85
+BATCH = Stage().batch_size
 CHILD = """
 import json, sys, time
 from benchmarks.memory import peak_megabytes as peak
@@ -59,15 +62,18 @@ print(json.dumps([time.process_time() - start, peak() - before, len(data.labels)
 
 def main(
     images: str = "",
-    count: int = 1000,
+    count: int = 2000,
     size: int = 224,
     workers: int = 2,
-    rounds: int = 5,
+    rounds: int = 3,
     device: str = "auto",
     rows: int = 100_000,
     readers: bool = True,
     json_file: str = "",
+    huge: bool = False,
 ) -> dict[str, Any]:
+    if huge:
+        return huge_labels.main()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["PLURALIS_CACHE"] = f"{scratch}/cache"
         speed = measure_images(Path(scratch), images, count, size, workers, rounds, choose_device(device))
@@ -81,12 +87,13 @@ def main(
 
 def measure_images(
     scratch: Path, where: str, count: int, size: int, workers: int, rounds: int, device: torch.device
-) -> dict[str, float]:
-    """Images a second of every way to come by them."""
+) -> dict[str, dict[str, float]]:
+    """Images a second of every way to come by them, and ratios to Pillow."""
     source = find_images(where, count) if where else ImageFiles(make_images(scratch / "images", count))
-    shards = pack(scratch / "shards", source.paths) if isinstance(source, ImageFiles) else source
+    files = source.paths if isinstance(source, ImageFiles) else unpack(scratch / "images", source)
+    shards = pack(scratch / "shards", files) if isinstance(source, ImageFiles) else source
     labels = Labels.from_lists([[0]] * len(source), 2)
-    runs: dict[str, Callable[[], object]] = {}
+    ways: dict[str, Callable[[], float]] = {}
     start = time.perf_counter()
     for name, images, cache, augment in (
         ("loader", source, "none", "crop"),
@@ -96,49 +103,50 @@ def measure_images(
         ("cached in RAM", source, "ram", "crop"),
     ):
         loader = Loader(images, labels, size=size, cache=cache, workers=workers, device=device)
-        runs[name] = partial(_epoch, loader, augment)
+        ways[name] = partial(_epoch, loader, augment)
     print(f"{len(source)} images, {workers} workers, {device}; caches filled in {time.perf_counter() - start:.1f} s")
-    times: dict[str, list[float]] = {name: [] for name in ("Pillow", *runs)}
-    with bare(source, workers) as decode_all:
+    passed: dict[str, list[float]] = {}
+    used: dict[str, list[float]] = {}
+    with bare_pillow(files, max(workers, 1)) as bare, bare_pillow(files, max(workers, 1), keep=True) as kept:
         for number in range(rounds + 1):  # the first round warms up
-            for name, run in {"Pillow": decode_all, **runs}.items():
+            for name, run in {"Pillow": bare, **ways, "Pillow, memory kept": kept}.items():
                 start = time.perf_counter()
-                run()
+                seconds = run()
                 if number:
-                    times[name].append(time.perf_counter() - start)
-    speed = {name: len(source) / statistics.median(values) for name, values in times.items()}
-    for name, value in speed.items():
+                    passed.setdefault(name, []).append(time.perf_counter() - start)
+                    used.setdefault(name, []).append(seconds)
+    found = {}
+    for name in passed:
+        found[name] = {
+            "images/s": len(source) / statistics.median(passed[name]),
+            "of Pillow": _ratio(passed["Pillow"], passed[name]),
+            "CPU ms": 1e3 * statistics.median(used[name]) / len(source),
+            "of Pillow's CPU": _ratio(used["Pillow"], used[name]),
+        }
+        speed, ratio, cpu, cpu_ratio = found[name].values()
         goal = f", goal {GOAL}" if name == "loader" else ""
-        print(f"{name:16} {value:8.0f} images/s   {value / speed['Pillow']:6.2f} of Pillow{goal}")
-    return speed
+        print(f"{name:20} {speed:5.0f} images/s, {ratio:.2f} of Pillow; {cpu:.2f} ms CPU each, {cpu_ratio:.2f}{goal}")
+    return found
 
 
-def _epoch(loader: Loader, augment: str) -> None:
-    for _ in loader.batches(64, [augment], 0, Clock()):
+def _ratio(bare: list[float], ours: list[float]) -> float:
+    """How fast compared with bare Pillow, round by round."""
+    return statistics.median(a / b for a, b in zip(bare, ours, strict=True))
+
+
+def _epoch(loader: Loader, augment: str) -> float:
+    """The processor time of an epoch, with that of the workers, which have ended with it."""
+    start = _cpu()
+    for _ in loader.batches(BATCH, [augment], 0, Clock()):
         pass
     if loader.device.type == "cuda":
         torch.cuda.synchronize()
+    return _cpu() - start
 
 
-@contextmanager
-def bare(source: Images, workers: int) -> Iterator[Callable[[], object]]:
-    """Decodes all images with Pillow alone, in `workers` processes that are there already."""
-    with multiprocessing.get_context("fork").Pool(max(workers, 1), _prepare, (source,)) as pool:
-        yield lambda: pool.map(_decode, range(len(source)), chunksize=16)
-
-
-_source: list[Images] = []
-
-
-def _prepare(source: Images) -> None:
-    _source[:] = [source]
-
-
-def _decode(row: int) -> None:
-    source = _source[0]
-    file = io.BytesIO(source.content(row)) if isinstance(source, ShardImages) else source.paths[row]  # type: ignore[attr-defined]
-    with Image.open(file) as image:
-        np.asarray(image.convert("RGB"))
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def make_images(folder: Path, count: int) -> list[Path]:
@@ -173,6 +181,16 @@ def pack(folder: Path, paths: list[Path]) -> Images:
     return pictures(folder, [shards.path(path.name) for path in paths])
 
 
+def unpack(folder: Path, images: Images) -> list[Path]:
+    """The images of shards as files."""
+    assert isinstance(images, ShardImages)
+    folder.mkdir()
+    files = [folder / f"{row:06}{Path(images.names[row]).suffix}" for row in range(len(images))]
+    for row, file in enumerate(files):
+        file.write_bytes(images.content(row))
+    return files
+
+
 def measure_readers(folder: Path, rows: int) -> dict[str, dict[str, float]]:
     """Seconds, MB/s and peak memory of reading `rows` images with three positives each out of 80 classes."""
     (folder / "images").mkdir(parents=True)
@@ -204,8 +222,10 @@ def measure_readers(folder: Path, rows: int) -> dict[str, dict[str, float]]:
         seconds, peak, count = json.loads(out)
         size = path.stat().st_size / 1e6
         found[name] = {"seconds": seconds, "MB/s": size / seconds, "peak MB": peak, "write seconds": written}
-        print(f"{name:12} {size:7.1f} MB, {count:,} rows: {seconds:5.2f} s, {size / seconds:6.1f} MB/s, "
-              f"{peak:5.0f} MB of memory; written in {written:.2f} s")
+        print(
+            f"{name:12} {size:7.1f} MB, {count:,} rows: {seconds:5.2f} s, {size / seconds:6.1f} MB/s, "
+            f"{peak:5.0f} MB of memory; written in {written:.2f} s"
+        )
     return found
 
 

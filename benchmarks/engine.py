@@ -1,7 +1,7 @@
 """What the engine costs over a bare hand-written loop: same network, data, loss, precision, in one run.
 
-    python -m benchmarks.engine                                  # CPU: tiny network
-    python -m benchmarks.engine --backbone resnet50 --size 448 --batch 64 --compile   # GPU
+python -m benchmarks.engine                                  # CPU: tiny network
+python -m benchmarks.engine --backbone resnet50 --size 448 --batch 64 --compile   # GPU
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Groups of runs, in this order:
     mean         all of them with mean pooling
     shares       75, 50 or 25 % of the positives left, and no negatives
     picks        annotators who do not pick at random
+    ideas        options of our default and of its head, one seed, and all labels with the same head
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -233,6 +234,29 @@ def pick_rows() -> Iterator[Row]:
             yield Row("picks", f"{name}, {pick}", name, settings, seeds=1)
 
 
+HEAD_IDEAS = {  # what is tried -> settings over those of LSE; all labels are to be compared with the same head
+    "r learned": ("model.head_params.r=learn",),
+    "drop places": ("model.head_params.drop=place",),
+    "no dropout": ("model.dropout=0",),
+    "csra": ("model.head=csra",),
+}
+RELABEL_IDEAS = {
+    "5 folds": ("method.params.folds=5",),
+    "strong student": ("method.params.student=strong",),
+    "refresh 0.1": ("method.params.refresh=0.1",),
+    "pair": ("method.params.pair=true",),
+    **HEAD_IDEAS,
+    "r 0.25": ("model.head_params.r=0.25",),
+    "r 1": ("model.head_params.r=1",),
+}
+
+
+def idea_rows() -> Iterator[Row]:
+    for name, ideas in (("relabel", RELABEL_IDEAS), ("all labels", HEAD_IDEAS)):
+        for idea, settings in ideas.items():
+            yield Row("ideas", f"{name}, {idea}", _method(name), (*SYSTEMS[name], *LSE, *settings), 1, views=True)
+
+
 class Bench:
     """The runs of some groups: which are wanted, which are there, and the file that keeps them."""
 
@@ -258,6 +282,7 @@ class Bench:
             "mean": mean_rows,
             "shares": share_rows,
             "picks": pick_rows,
+            "ideas": idea_rows,
         }
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or row.method in self.only]

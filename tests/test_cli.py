@@ -106,7 +106,7 @@ def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
 
 def test_evaluate(photos: Path, trained: Path) -> None:
     words = ["evaluate", trained, "--images", photos, "--labels", photos / "labels.csv"]
-    failed(pluralis(*words), "-1", "unlisted=absent")  # positives alone say nothing about precision
+    failed(pluralis(*words), "-1", "--unlisted absent")  # positives alone say nothing about precision
     failed(pluralis("evaluate", trained), "--images")  # there is no test set in its recipe
     failed(pluralis(*words, "--set", "train.lr=1"), "train.lr")
     words += ["--set", "data.options.unlisted=absent"]

@@ -72,6 +72,8 @@ def test_recipes_are_read_without_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("path", sorted(Path("recipes").rglob("*.toml")), ids=str)
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(Path("recipes").rglob("*.toml")) if p.parent.name != "papers"], ids=str
+)
 def test_every_recipe_in_the_repository_is_valid(path: Path) -> None:
     Recipe.load(path)

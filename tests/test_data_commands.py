@@ -19,6 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pluralis.cli import app, main
+from pluralis.config import DataPart, SelectPart
 from pluralis.data import check as checking
 from pluralis.data import images as decoding
 from pluralis.data import protocols, read
@@ -27,6 +28,7 @@ from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.images import ImageFiles
 from pluralis.data.inspection import inspect_data, row_kinds
 from pluralis.data.rows import select_rows
+from pluralis.data.source import load_source, load_split
 from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
 from pluralis.labels import Labels
 
@@ -405,6 +407,100 @@ def test_hints_go_with_their_rows() -> None:
     assert found.images == [Path("3"), Path("1")]
     assert found.labels == data.labels.select([3, 1])
     assert found.hints == Hints.gather([0, 1, 1], [1, 0, 1], [0.4, 0.2, 0.3])
+
+
+SAMPLES = Path(__file__).parent / "data" / "samples" / "openimages"
+
+
+@pytest.fixture
+def open_images(tmp_path: Path) -> tuple[Path, list[object]]:
+    """Three images with labels that people verified, and hints of a machine in another file."""
+    for name in ("000060e3121c7305", "0000b9fcba019d36", "0000cb13febe0138"):
+        (tmp_path / "train").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "train" / f"{name}.jpg")
+    human = SAMPLES / "oidv7-train-annotations-human-imagelabels.csv"
+    machine = f"data.options.machine={SAMPLES / 'train-annotations-machine-imagelabels.csv'}"
+    words: list[object] = ["--format", "openimages", "--images", tmp_path / "train", "--labels", human]
+    return tmp_path, [*words, "--set", machine]
+
+
+def test_hints_are_counted_beside_the_labels(open_images: tuple[Path, list[object]]) -> None:
+    """House is guessed where people wrote absent and nothing, dog where they wrote nothing."""
+    folder, words = open_images
+    expected = "3 for 2 images, confidence 0.60 to 1.00, median 0.80; people wrote present 0, absent 1, nothing 2"
+    said = pluralis("inspect", *words, "--html", folder / "page.html")
+    assert f"hints of a machine, not labels: {expected}" in said
+    assert "present 2, absent 3, unknown 4" in said  # none of them became a label
+    assert expected in (folder / "page.html").read_text()
+    assert "hints of a machine" not in pluralis("inspect", *words[:6])
+
+
+@pytest.mark.parametrize("to", ["csv", "jsonl", "lvis", "parquet", "openimages"])
+def test_hints_survive_a_conversion(open_images: tuple[Path, list[object]], to: str) -> None:
+    """In a file beside the labels where the format cannot hold them; images may get other ids."""
+    folder, words = open_images
+    out, beside = folder / "labels", folder / "labels.hints.csv"
+    said = pluralis("convert", *words, "--to", to, "--out", out)
+    assert (f"3 hints beside them: {beside}" in said) == beside.exists() == (to != "openimages")
+    files: dict[str, Path] = {"images": folder / "train"}
+    before = read("openimages", words[5], **files, machine=SAMPLES / "train-annotations-machine-imagelabels.csv")
+    after = read(to, out, **files, **({"hints": beside} if beside.exists() else {}))
+    assert after.hints == before.hints
+    assert after.images == before.images
+    np.testing.assert_array_equal(after.labels.dense(), before.labels.dense())
+    out.unlink()
+    if beside.exists():
+        with pytest.raises(RecipeError, match="labels.hints.csv is there already"):
+            pluralis("convert", *words, "--to", to, "--out", out)
+        pluralis("convert", *words[:6], "--to", to, "--out", out, "--force")
+        assert not beside.exists()  # those of other labels are not left behind
+
+
+def test_hints_go_with_the_parts_of_a_split(open_images: tuple[Path, list[object]]) -> None:
+    folder, words = open_images
+    said = pluralis("split", *words, "--out", folder / "parts", "--fraction", 0.34)
+    found = sorted(line[:2] for name in ("train", "val") for line in _lines(folder / "parts" / f"{name}.csv.hints.csv"))
+    assert found == [
+        ["000060e3121c7305.jpg", "/m/03jm5"],
+        ["0000b9fcba019d36.jpg", "/m/03jm5"],
+        ["0000b9fcba019d36.jpg", "/m/0bt9lr"],
+    ]
+    assert "hints beside them" in said
+
+
+def _lines(path: Path) -> list[list[str]]:
+    return cells(path)[1:] if path.exists() else []
+
+
+def test_a_recipe_carries_hints_to_its_rows(open_images: tuple[Path, list[object]]) -> None:
+    folder, words = open_images
+    machine = str(SAMPLES / "train-annotations-machine-imagelabels.csv")
+    part = DataPart("openimages", str(folder / "train"), str(words[5]), options={"machine": machine})
+    train = load_split(part, SelectPart(fraction=0.34)).train
+    source = load_source(part)
+    assert source.hints is not None
+    rows = [source.labels.ids.index(name) for name in train.labels.ids]
+    assert train.hints == source.hints.select(rows, 3)
+    assert train.hints != source.hints
+
+
+def test_train_and_evaluate_take_what_is_not_listed_too(photos: Path) -> None:
+    words = ["convert", *given(photos), "--unlisted", "absent", "--to", "coco", "--out", photos / "labels.json"]
+    pluralis(*words, "--option", "unlisted=absent")
+    named = ["--format", "coco", "--images", str(photos / "photos"), "--labels", str(photos / "labels.json")]
+    settings = ["model.backbone=tiny", "model.weights=", "data.size=16", "train.epochs=1", "run.device=cpu"]
+    toy = [word for setting in (*settings, "run.workers=0") for word in ("--set", setting)]
+
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(app, [*more])
+
+    refused = run("train", *named, *toy, "--out", str(photos / "run"))
+    assert "(--unlisted)" in str(refused.exception)
+    done = run("train", *named, *toy, "--out", str(photos / "run"), "--unlisted", "absent")
+    assert done.exit_code == 0, done.output
+    assert '"unlisted" = "absent"' in (photos / "run" / "recipe.toml").read_text()
+    done = run("evaluate", str(photos / "run"), *named, "--unlisted", "absent", "--device", "cpu")
+    assert done.exit_code == 0, done.output
 
 
 # -- what is refused

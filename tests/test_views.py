@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -270,10 +269,10 @@ def test_train_says_which_views_its_figures_are_of(run: Path, tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_two_processes_calibrate_as_one(tmp_path: Path) -> None:
+    from tests.children import pluralis
     from tests.test_distributed import arguments, torchrun
-    from tests.test_distributed import run as command
 
-    command(sys.executable, *arguments(tmp_path / "one", "an"))
+    assert pluralis(*arguments(tmp_path / "one", "an")).returncode == 0
     torchrun(*arguments(tmp_path / "two", "an"))
     one, two = (load_run(tmp_path / name).calibrations for name in ("one", "two"))
     for name in ("standard", "thorough"):

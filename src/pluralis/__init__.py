@@ -57,4 +57,6 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"pluralis.{_HOMES[name]}"), name)
+    if name == "data":
+        return import_module("pluralis.data")
     raise AttributeError(f"module 'pluralis' has no attribute {name!r}")

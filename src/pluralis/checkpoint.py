@@ -154,8 +154,7 @@ class Store:
                 damaged.append(position)
         if problem is not None:
             raise CheckpointError(
-                f"no checkpoint in {self.folder} can be trusted ({problem});"
-                " delete the folder to start this run again"
+                f"no checkpoint in {self.folder} can be trusted ({problem}); delete the folder to start this run again"
             )
         return None
 

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from pluralis.bench_cli import bench, bench_run
 from pluralis.data_cli import data_app
 from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
+from pluralis.recommend_cli import recommend
 
 app = typer.Typer(
     add_completion=False,
@@ -35,6 +37,7 @@ ViewsOption = Annotated[
     ),
 ]
 Format = Annotated[str, typer.Option(help="csv by default; `pluralis data formats` lists them.")]
+Unlisted = Annotated[str, typer.Option(help="What a label that is not listed means: unknown or absent.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 
 
@@ -56,6 +59,7 @@ def train(
     images: Images = "",
     labels: LabelFile = "",
     format: Format = "",
+    unlisted: Unlisted = "",
     method: Annotated[str, typer.Option(help="See `pluralis methods`; by default the best known.")] = "",
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     frozen: Annotated[bool, typer.Option("--frozen", help="Train the head alone, on stored features.")] = False,
@@ -66,8 +70,9 @@ def train(
     """Train on your own images, or go on with a run that was interrupted."""
     from pluralis.config import AUTO, Recipe
 
-    named = {"data.images": images, "data.labels": labels, "data.format": format, "method.name": method}
-    given: dict[str, Any] = {key: value for key, value in named.items() if value}
+    given: dict[str, Any] = _named_data(images, labels, format, unlisted)
+    if method:
+        given["method.name"] = method
     if frozen:
         given |= {"train.freeze": -1, "train.augment": "none", "run.cache": "features"}
     plan = Recipe.load(recipe, set or [], given if seed is None else {**given, "run.seed": seed})
@@ -100,6 +105,7 @@ def evaluate(
     images: Images = "",
     labels: LabelFile = "",
     format: Format = "",
+    unlisted: Unlisted = "",
     threshold: Annotated[float, typer.Option(min=0, max=1, help="For CF1 and OF1.")] = 0.5,
     variant: Annotated[str, typer.Option(help="released: classes without positives count as 0.")] = "paper",
     views: ViewsOption = "fast",
@@ -111,13 +117,13 @@ def evaluate(
     from dataclasses import replace
 
     from pluralis.console import console, figures_table, prediction_bar, say
-    from pluralis.data.source import load_source
+    from pluralis.data.source import load_source, without_hints
     from pluralis.run import load_run
     from pluralis.views import get_views
 
     looks = get_views(views)
     trained = load_run(run, device)
-    given = _named_data(images, labels, format)
+    given = _named_data(images, labels, format, unlisted)
     for setting in set or []:
         if not setting.startswith("data.") or setting.startswith(("data.size", "data.store_size")):
             raise RecipeError(f"--set {setting}: evaluate takes settings of the data only; the rest is the run's own")
@@ -129,12 +135,12 @@ def evaluate(
     part = tested.with_settings(set or [], given).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
-    source = load_source(part)
+    source = load_source(without_hints(part))
     known = source.labels.summary()
     if not known.negatives.any() and known.unknown.any():
         raise DataError(
             "no label of this data is known to be absent, so nothing can be measured: write absent labels as -1, or,"
-            " if whatever is not listed is absent, add --set data.options.unlisted=absent"
+            " if whatever is not listed is absent, add --unlisted absent"
         )
     if not as_json:
         say(_views_line(trained, views))
@@ -318,10 +324,13 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 app.add_typer(data_app, name="data")
+app.command()(bench)
+app.command("bench-run")(bench_run)
+app.command()(recommend)
 
 
-def _named_data(images: str, labels: str, format: str) -> dict[str, str]:
-    named = {"data.images": images, "data.labels": labels, "data.format": format}
+def _named_data(images: str, labels: str, format: str, unlisted: str = "") -> dict[str, str]:
+    named = {"data.images": images, "data.labels": labels, "data.format": format, "data.options.unlisted": unlisted}
     return {key: value for key, value in named.items() if value}
 
 

@@ -93,7 +93,7 @@ def _telling(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if not bool(used.any()):
         raise DataError(
             "no held-out row has a label, so nothing can be calibrated or chosen by them:"
-            " hold out more rows (in a recipe select.fraction), or set select.rule = \"last\""
+            ' hold out more rows (in a recipe select.fraction), or set select.rule = "last"'
         )
     return z[used].double(), y[used]
 

@@ -71,7 +71,7 @@ class SelectPart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """Seed, device and precision; decoded, workers, save_seconds, watch_test and caches of pictures never matter."""
+    """Seed, device and precision; decoded, workers, save_seconds, watch_… and caches of pictures never matter."""
 
     seed: int = 0
     device: str = "auto"  # auto | cpu | cuda | cuda:N
@@ -86,6 +86,8 @@ class RunPart:
     workers: int = 2
     save_seconds: float = 60.0
     watch_test: bool = False  # evaluate the test set after each epoch, for curves
+    watch_train: int = 0  # training rows whose labels are looked at after each epoch, for curves (`watch.py`)
+    watch_rules: bool = False  # score every selection rule after each epoch, and fit thresholds (`watch_rules.py`)
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Recipe:
             ("select.seed", self.select.seed, 0, 2**32 - 1),
             ("model.dropout", self.model.dropout, 0, 0.99),
             ("run.workers", self.run.workers, 0, 256),
+            ("run.watch_train", self.run.watch_train, 0, 2**31),
         ):
             if not low <= value <= high:
                 raise RecipeError(f"{name} is {value}; it must be from {low} to {high}")
@@ -196,8 +199,8 @@ class Recipe:
         return "\n".join(lines)
 
 
-_FREE = {f"run.{key}" for key in ("cache", "decoded", "features", "workers", "save_seconds", "watch_test")}
-_FREE |= {"data.images", "data.labels"}
+_FREE = {f"run.{key}" for key in ("cache", "decoded", "features", "workers", "save_seconds")}
+_FREE |= {"data.images", "data.labels", "run.watch_test", "run.watch_train"}
 
 
 def changed_keys(old: Recipe, new: Recipe) -> list[str]:

@@ -54,7 +54,7 @@ def inspect_command(
 
     source = load_source(part)
     with prediction_bar("headers") as progress:
-        found = inspect_data(source.images, source.labels, pairs=top, look=files, progress=progress)
+        found = inspect_data(source.images, source.labels, source.hints, pairs=top, look=files, progress=progress)
     for line in row_lines(found):
         say(line)
     console.print(classes_table(found, top))
@@ -92,9 +92,7 @@ def check(
 
     source = load_source(part)
     with stop_request() as stop, prediction_bar("opening") as progress:
-        found = check_images(
-            source.images, source.labels, out, workers=workers, progress=progress, stop=stop.is_set
-        )
+        found = check_images(source.images, source.labels, out, workers=workers, progress=progress, stop=stop.is_set)
     known = f", {found.noted:,} were checked before" if found.noted else ""
     say(f"{len(source.labels):,} images{known}: {len(found.bad):,} do not open: {out}")
     if found.bad:
@@ -116,9 +114,10 @@ def convert(
     leave_out: Annotated[Path | None, typer.Option(help="CSV list of images to leave out, as `check` writes.")] = None,
     force: Force = False,
 ) -> None:
-    """Write labels in another format."""
+    """Write labels in another format; hints that it cannot hold go to a file beside it."""
     part = _part(images, labels, format, unlisted, recipe, set)
-    _refuse_existing(out, force)
+    for place in (out, _hints_of(out)):
+        _refuse_existing(place, force)
     from pluralis.data import rows
     from pluralis.data.source import load_dataset
 
@@ -153,7 +152,8 @@ def simulate(
     given = {"protocol": protocol, "protocol_share": share, "protocol_count": count, "protocol_seed": seed}
     more = {f"data.{key}": value for key, value in given.items() if value is not None}
     part = _part(images, labels, format, unlisted, recipe, set, more)
-    _refuse_existing(out, force)
+    for place in (out, _hints_of(out)):
+        _refuse_existing(place, force)
     from dataclasses import replace
 
     from pluralis.data.source import apply_protocol, load_dataset
@@ -180,9 +180,8 @@ def split(
     """Part the images at random, as the literature does, into label files `train` and `val`."""
     part = _part(images, labels, format, unlisted, recipe, set)
     places = [out / f"{name}{_ENDINGS.get(to, '')}" for name in ("train", "val")]
-    for place in places:
+    for place in (*places, *map(_hints_of, places)):
         _refuse_existing(place, force)
-    from pluralis.console import say
     from pluralis.data import protocols, rows
     from pluralis.data.source import load_dataset
 
@@ -191,15 +190,7 @@ def split(
     if not all(map(len, chosen)):
         raise DataError(f"{fraction} of {len(data)} images leaves a part without any; give another --fraction")
     for place, numbers in zip(places, chosen, strict=True):
-        piece = rows.select_rows(data, numbers)
-        _write(to, place, piece, part, option)
-        lacking = _lacking(piece.labels)
-        if lacking and to in ("csv", "parquet") and "layout=wide" not in (option or []):
-            shown = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
-            say(
-                f"note: {place} does not name {len(lacking)} classes that have no label in it ({shown}):"
-                " write it with --option layout=wide or --to jsonl, or give all to --set data.options.classes"
-            )
+        _write(to, place, rows.select_rows(data, numbers), part, option)
 
 
 @data_app.command()
@@ -216,6 +207,7 @@ def formats() -> None:
         return "" if call is None else ", ".join(list(inspect.signature(call).parameters)[skip:]) or "–"
 
     table = Table("format", "options for reading (--set data.options.…)", "options for writing (--option …)")
+    table.caption = "every format can be read with hints, a CSV file of image, label and confidence"
     for name, entry in sorted(FORMATS.items()):
         table.add_row(name, options(entry.read, 1), options(entry.write, 2) if entry.write else "is not written")
     console.print(table)
@@ -246,6 +238,11 @@ def _with_files(part: DataPart) -> DataPart:
     return part
 
 
+def _hints_of(path: Path) -> Path:
+    """The file of the hints beside a label file."""
+    return Path(f"{path}.hints.csv")
+
+
 def _refuse_existing(path: Path, force: bool) -> None:
     if path.exists() and not force:
         raise RecipeError(f"{path} is there already: name another file or folder, or write over it with --force")
@@ -256,7 +253,7 @@ def _write(to: str, out: Path, data: Dataset, part: DataPart, options: list[str]
 
     from pluralis.config import parse_value
     from pluralis.console import say
-    from pluralis.data.formats import FORMATS, write
+    from pluralis.data.formats import FORMATS, write, write_hints
 
     given: dict[str, Any] = {}
     for text in options or []:
@@ -278,6 +275,19 @@ def _write(to: str, out: Path, data: Dataset, part: DataPart, options: list[str]
     known = data.labels.summary()
     present, absent = int(known.positives.sum()), int(known.negatives.sum())
     say(f"{len(data):,} images, {present:,} present and {absent:,} absent labels: {out}")
+    if data.hints is not None and len(data.hints) and to != "openimages":  # which holds them with the labels
+        beside = _hints_of(out)
+        write_hints(beside, data, given.get("images", part.images))
+        say(f"{len(data.hints):,} hints beside them: {beside} (to read it again: --set data.options.hints={beside})")
+    else:
+        _hints_of(out).unlink(missing_ok=True)  # of the labels that were written over
+    lacking = _lacking(data.labels)
+    if lacking and (to == "labelstudio" or (to == "csv" and given.get("layout") != "wide")):
+        shown = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
+        say(
+            f"note: {out} does not name {len(lacking)} classes that have no label in it ({shown}):"
+            " write it with --option layout=wide or --to jsonl, or give all to --set data.options.classes"
+        )
 
 
 def _lacking(labels: Labels) -> list[str]:

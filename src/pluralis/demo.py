@@ -124,10 +124,7 @@ def pretrain(out: Path, size: DemoSize) -> Path:
 
 
 def _results(rows: dict[str, list[TrainedRun]], seeds: int, size: DemoSize) -> DemoResults:
-    methods = [
-        MethodRuns(name, name, [_curve(r) for r in runs])
-        for name, runs in rows.items()
-    ]
+    methods = [MethodRuns(name, name, [_curve(r) for r in runs]) for name, runs in rows.items()]
     first = next(iter(rows.values()))[0]
     return DemoResults(
         title="Pluralis demo: all labels from one",

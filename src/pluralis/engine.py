@@ -33,6 +33,8 @@ from pluralis.views import Views
 
 Report = Callable[[Clock, int, dict[str, float]], None]
 """Called after every step with (clock, steps in the epoch, {}) and after every epoch with its figures."""
+Look = Callable[[Method], dict[str, float]]
+"""Figures of the method as it is, for the history."""
 
 
 @dataclass
@@ -52,7 +54,7 @@ def fit(
     *,
     store: Store | None = None,
     rule: Rule | None = None,
-    watch: Mapping[str, Loader] | None = None,
+    watch: Mapping[str, Loader | Look] | None = None,
     seed: int = 0,
     runtime: Runtime | None = None,
     report: Report = lambda clock, steps, figures: None,
@@ -61,7 +63,7 @@ def fit(
     """Train `method` on `data`, from the newest checkpoint in `store` if there is one.
 
     `rule` chooses the epoch whose weights are kept (default: the last); `watch` names further data
-    that is evaluated after each epoch, for curves, and has no influence.
+    that is evaluated after each epoch, or another way to look at the method, for curves, and has no influence.
     """
     runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
     runtime.place(method)
@@ -70,9 +72,9 @@ def fit(
     clock = run.restore(snapshot) if snapshot else Clock()
     model = None
 
-    def predict_train(views: str | Views = "fast") -> torch.Tensor:
+    def predict_train(views: str | Views = "fast", rows: torch.Tensor | None = None) -> torch.Tensor:
         with runtime.autocast():
-            return predict(method, data, views=views)
+            return predict(method, data, views=views, rows=rows)
 
     for number, stage in enumerate(method.stages(plan)):
         if number < clock.stage:
@@ -128,7 +130,8 @@ def fit(
                 figures = {"stage": float(number), "epoch": float(epoch + 1), **run.means(steps), **method.figures()}
                 figures |= run.choose(method)
                 for name, other in watch.items():
-                    figures |= {f"{name} {key}": value for key, value in evaluate(method, other).items()}
+                    seen = evaluate(method, other) if isinstance(other, Loader) else other(method)
+                    figures |= {f"{name} {key}": value for key, value in seen.items()}
             run.result.history.append(figures)
             last = epoch + 1 == stage.epochs
             clock = Clock(number + last, 0 if last else epoch + 1, 0, stage.epochs)

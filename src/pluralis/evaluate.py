@@ -30,8 +30,9 @@ def predict(
     progress: Progress | None = None,
     member: Predict | None = None,
     views: str | Views = "fast",
+    rows: Tensor | None = None,
 ) -> Tensor:
-    """Logits [N, C] of every row, float32 on the CPU. Several processes share the work.
+    """Logits [N, C] of every row, or of `rows` in their order, float32 on the CPU. Several processes share the work.
 
     `member` stands in for `method.predict`: one of `method.members()`. `views` says how a picture is looked at (see
     `pluralis.views`); with many passes a picture there are fewer rows in a batch, so that no more memory is needed.
@@ -40,24 +41,25 @@ def predict(
     batch_size = max(1, batch_size // views.passes)
     training = method.training
     method.eval()
-    rows = torch.arange(len(data))[distributed.rank() :: distributed.world_size()]
+    rows = torch.arange(len(data)) if rows is None else rows
+    share = torch.arange(len(rows))[distributed.rank() :: distributed.world_size()]
     parts: list[Tensor] = []
-    for _, pixels in data.stored(batch_size, rows):  # larger views show more of them
+    for _, pixels in data.stored(batch_size, rows[share]):  # larger views show more of them
         parts.append(view_logits(member, pixels, data.size, views))
         if progress is not None:
-            progress(min(len(parts) * batch_size, len(rows)), len(rows))
+            progress(min(len(parts) * batch_size, len(share)), len(share))
     method.train(training)
     mine = torch.cat(parts) if parts else torch.empty((0, len(data.labels.classes)), device=data.device)
     if distributed.world_size() > 1:
-        whole = torch.zeros((len(data), mine.shape[1]), device=data.device)
-        whole[rows.to(data.device)] = mine
+        whole = torch.zeros((len(rows), mine.shape[1]), device=data.device)
+        whole[share.to(data.device)] = mine
         dist.all_reduce(whole)
         mine = whole
     broken = (~torch.isfinite(mine).all(1)).nonzero().flatten().tolist()
     if broken:
-        names = ", ".join(data.images.name(row) for row in broken[:3])
+        names = ", ".join(data.images.name(int(rows[row])) for row in broken[:3])
         raise NonFiniteLoss(
-            f"the network gives NaN or infinite logits for {len(broken)} of {len(data)} images, such as {names}:"
+            f"the network gives NaN or infinite logits for {len(broken)} of {len(rows)} images, such as {names}:"
             " training diverged; lower train.lr or set train.clip, then run again in a new folder"
         )
     return mine.cpu()
@@ -125,7 +127,7 @@ class Clean:
             row = int((truth == 0).any(1).nonzero()[0])
             raise DataError(
                 f"the rule 'clean' needs every label of its validation rows, but row {data.labels.id(row)} has"
-                " unknown ones: set select.rule = \"observed\""
+                ' unknown ones: set select.rule = "observed"'
             )
         if not bool((truth > 0).any()):
             raise DataError(
@@ -173,7 +175,17 @@ def evaluate(
     `variant="released"` counts classes that cannot be measured as 0, as published evaluation code does.
     """
     logits = predict(method, data, progress=progress, member=member, views=views)
-    truth = torch.from_numpy(data.labels.dense())
+    return measure(logits, torch.from_numpy(data.labels.dense()), calibration, threshold, variant)
+
+
+def measure(
+    logits: Tensor,
+    truth: Tensor,
+    calibration: Calibration | None = None,
+    threshold: float = 0.5,
+    variant: str = "paper",
+) -> dict[str, float]:
+    """The same from logits [N, C] and the truth [N, C] in {+1, 0, -1}."""
     found = (calibration or Calibration()).probabilities(logits)
     ap = mean_average_precision(logits, truth, variant)
     f1 = f1_scores(found, truth, threshold)

@@ -24,7 +24,7 @@ from pluralis.checkpoint import Snapshot, read_snapshot, state_hash, write_snaps
 from pluralis.config import DataPart, ModelPart
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Loader, Progress, TensorImages
-from pluralis.data.source import load_source
+from pluralis.data.source import load_source, without_hints
 from pluralis.errors import CheckpointError, DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Method
@@ -154,7 +154,7 @@ class FeatureCache:
         if broken:
             raise DataError(
                 f"backbone '{self.net.backbone.name}' gives NaN or infinite features for"
-                f" {loader.images.name(rows[broken[0]])}: use other weights, or run.precision = \"fp32\""
+                f' {loader.images.name(rows[broken[0]])}: use other weights, or run.precision = "fp32"'
             )
         return features
 
@@ -205,7 +205,7 @@ def list_pictures(part: DataPart) -> tuple[list[str], ImageFiles]:
         return names, ImageFiles(files)
     sources = [load_source(part)]
     if part.test:
-        sources.append(load_source(replace(part, **{"test": {}, **part.test})))
+        sources.append(load_source(replace(without_hints(part), **{"test": {}, **part.test})))
     names, files = [], []
     for source in sources:
         if not isinstance(source.images, ImageFiles):
@@ -233,12 +233,14 @@ def _file_key(path: Path) -> str:
 def frozen_network(method: Method, plan: Stage) -> Network:
     """The network whose features serve all networks of `method`; a `RecipeError` says why there is none."""
     why = 'run.cache = "features" trains heads on stored features'
-    for stage in method.stages(plan):
+    stages = method.stages(plan)
+    for stage in stages:
         if stage.freeze >= 0:
             raise RecipeError(f"{why}, but train.freeze is {stage.freeze}: set train.freeze = -1, the whole backbone")
-    if plan.augment != "none" or any(view not in (None, "none") for view in method.views):
+    changes = {view or stage.augment for stage in stages for view in method.views}
+    if changes != {"none"}:
         raise RecipeError(
-            f"{why}, but this method or recipe augments the pictures anew each time: set train.augment = \"none\""
+            f'{why}, but this method or recipe augments the pictures anew each time: set train.augment = "none"'
             " with a method of one view, or another run.cache"
         )
     nets = [net for _, net in method.networks()]

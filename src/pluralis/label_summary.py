@@ -45,12 +45,10 @@ class LabelSummary:
         which = f" (first: {', '.join(map(str, empty[:3]))})" if len(empty) else ""
         return "\n".join(
             [
-                f"{len(self.row_positives):,} rows × {len(self.classes):,} classes, "
-                f"{self.known_ratio:.2%} known",
+                f"{len(self.row_positives):,} rows × {len(self.classes):,} classes, {self.known_ratio:.2%} known",
                 f"present {self.positives.sum():,}, absent {self.negatives.sum():,}, "
                 f"unknown {self.unknown.sum():,}; {self.cardinality:.2f} present a row",
                 f"rows without any label: {len(empty):,}{which}",
-                f"present by class: {', '.join(middle)}; "
-                f"{np.count_nonzero(self.positives == 0):,} classes without any",
+                f"present by class: {', '.join(middle)}; {np.count_nonzero(self.positives == 0):,} classes without any",
             ]
         )

@@ -175,9 +175,7 @@ class Labels:
         chosen = self._rows(rows)
         entries, counts = self._gather(chosen)
         names = map(str, chosen) if self.row_ids is None else (self.row_ids[r] for r in chosen)
-        return Labels(
-            _offsets(counts), self.indices[entries], self.values[entries], self.classes, tuple(names)
-        )
+        return Labels(_offsets(counts), self.indices[entries], self.values[entries], self.classes, tuple(names))
 
     def positives(self, row: int) -> npt.NDArray[np.int32]:
         """The numbers of the classes present in one row, ascending."""

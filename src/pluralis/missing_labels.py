@@ -18,7 +18,7 @@ from pluralis.checkpoint import write_file
 from pluralis.counting import COLUMNS, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
-from pluralis.data.source import Source, apply_protocol, check_classes, load_source, load_split
+from pluralis.data.source import Source, apply_protocol, check_classes, load_source, load_split, without_hints
 from pluralis.errors import DataError, RecipeError
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
@@ -63,7 +63,7 @@ def named_rows(trained: TrainedRun, values: Mapping[str, Any], settings: Iterabl
     part = recipe.with_settings(settings, values).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
-    source = load_source(part)
+    source = load_source(without_hints(part))
     return Source(source.images, apply_protocol(source.labels, part))
 
 

@@ -47,9 +47,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, method: Method) -> dict[
     }
 
 
-def load_optimizer_tensors(
-    optimizer: torch.optim.Optimizer, method: Method, tensors: dict[str, Tensor]
-) -> None:
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, method: Method, tensors: dict[str, Tensor]) -> None:
     """Put `optimizer_tensors` back, in the device and memory layout of each parameter."""
     params = dict(method.named_parameters())
     for key, value in tensors.items():

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pluralis.checkpoint import write_file
+from pluralis.html_page import document
 from pluralis.results import MEASURES, DemoResults, cell, gain, headline, rows
 
 if TYPE_CHECKING:  # rich, torch and matplotlib are slow to import and not needed to describe results
     from torch import Tensor
+
 
 def write_report(path: Path, results: DemoResults) -> Path:
     """Write the report as one self-contained HTML file and return its path."""
@@ -30,14 +32,8 @@ def write_report(path: Path, results: DemoResults) -> Path:
             f"<section><h2>How this was made</h2>{_origin(results)}</section>",
         ]
     )
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        'style-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(results.title)}</title><style>{_STYLE}</style></head><body><main>{body}</main></body></html>"
-    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, page.encode(errors="replace"))
+    write_file(path, document(results.title, body, _STYLE).encode(errors="replace"))
     return path
 
 
@@ -163,17 +159,7 @@ _LEGEND = (
     "<span class=wrong>✗ <s>wrong</s></span> predicted, not present</p>"
 )
 _STYLE = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{margin:0;background:#f5f6f8;color:#1d2530;font:16px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
-main{max-width:1040px;margin:0 auto;padding:2rem 1rem}
-h1{font-size:1.8rem;line-height:1.2;margin:0 0 .5rem}h2{font-size:1.15rem;margin:0 0 .8rem}
-h1,.lead,th,dd,li{overflow-wrap:anywhere}.lead{font-size:1.15rem;margin:0 0 1.5rem;color:#334}
-section{background:#fff;border:1px solid #e1e5ea;border-radius:10px;padding:1.2rem;margin:0 0 1.2rem}
-.small{font-size:.85rem;color:#566}.chart{display:block;width:100%;height:auto}.wide{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{padding:.5rem .7rem;text-align:right;border-bottom:1px solid #e8ebef;white-space:nowrap}
-thead th{font-size:.85rem;color:#566;font-weight:600}
-th:first-child{text-align:left;white-space:normal;min-width:9rem}tbody th{font-weight:500}
+.chart{display:block;width:100%;height:auto}
 .best{font-weight:700;background:#eaf6ef}.upper{color:#566;font-style:italic}
 .tag{font-size:.75rem;font-style:normal;border:1px solid #b8c0ca;border-radius:4px;padding:0 .35rem}
 .right,.wrong,.missed{display:inline-block;border-radius:5px;padding:0 .4rem;margin:.1rem 0;font-size:.9rem}
@@ -183,5 +169,5 @@ th:first-child{text-align:left;white-space:normal;min-width:9rem}tbody th{font-w
 article{border:1px solid #e1e5ea;border-radius:8px;padding:.8rem}
 article img{display:block;width:144px;height:auto;image-rendering:pixelated;margin:0 auto .6rem;border-radius:4px}
 dl{display:grid;grid-template-columns:minmax(5rem,2fr) 3fr;gap:.15rem .6rem;margin:0;font-size:.85rem}
-dt{color:#566}dd{margin:0}pre{background:#f0f2f5;padding:.7rem;border-radius:6px;overflow-x:auto;margin:.3rem 0}
+dt{color:#566}dd{margin:0}
 """

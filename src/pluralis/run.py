@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,19 +20,22 @@ from pluralis.config import Recipe
 from pluralis.data.loader import Images, Loader, Progress
 from pluralis.data.source import Source, check_classes, load_split
 from pluralis.defaults import settle
-from pluralis.engine import Report, fit
+from pluralis.engine import Look, Report, fit
 from pluralis.errors import CheckpointError, RecipeError
-from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, predict
+from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, measure, predict
 from pluralis.features import FeatureCache, FeatureRows, default_cache, frozen_network
 from pluralis.guesses import Table, write_guesses
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
 from pluralis.methods import create_method, start_bias_of, start_heads
+from pluralis.metrics import average_precision
 from pluralis.models import Network, create_model
 from pluralis.run_folder import check_data, check_folder, check_recipe, only_one
 from pluralis.runtime import Runtime, choose_device
 from pluralis.seeding import derive
 from pluralis.views import Views, get_views, views_name
+from pluralis.watch import TrainingRows
+from pluralis.watch_rules import EveryRule
 
 _CALIBRATION_ROWS = 500  # held-out rows for two numbers: more would cost time and change little
 
@@ -51,6 +55,7 @@ class TrainedRun:
     seconds: float  # spent training
     resumed: bool = False  # it was finished before this call
     calibrations: dict[str, Calibration] = field(default_factory=dict)  # of other views, as far as `train` was asked
+    per_class: dict[str, float | None] = field(default_factory=dict)  # average precision on the test set, in per cent
 
     def loader(self, source: Source) -> Loader:
         """Data for this run's network; the classes must be the run's."""
@@ -123,7 +128,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
 
         how = recipe.run
         runtime = Runtime(device, how.precision, how.compile, how.autotune, how.deterministic, how.record)
-        features = _features(method, recipe, runtime) if how.cache == "features" else None
+        features = feature_cache(method, recipe, runtime) if how.cache == "features" else None
         if features is not None:
             hooks.say(f"training the head on features of the frozen backbone, kept in {features.folder}")
 
@@ -136,13 +141,20 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
         data, held = loader(split.train), loader(split.held) if split.held else None
         rule = _rule(recipe, held)
         test = loader(split.test) if split.test else None
+        watch: dict[str, Loader | Look] = {"test": test} if test and how.watch_test else {}
+        if how.watch_train:
+            watch["train"] = TrainingRows(data, split.truth, recipe.train.batch_size, how.watch_train)
+        if how.watch_rules:
+            if held is None or split.held_labels is None:
+                raise RecipeError("run.watch_rules compares scores of held-out rows: set select.fraction above 0")
+            watch["rules"] = EveryRule(held, *split.held_labels, test)
         result = fit(
             method,
             data,
             recipe.train,
             store=Store(folder / "checkpoints", every_seconds=recipe.run.save_seconds, warn=hooks.say),
             rule=rule,
-            watch={"test": test} if test and recipe.run.watch_test else {},
+            watch=watch,
             seed=recipe.run.seed,
             runtime=runtime,
             report=hooks.report,
@@ -162,7 +174,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             with runtime.autocast():
                 calibrations = _calibrations(method, sample, views, hooks.say)
         with runtime.autocast():
-            figures = _test_figures(method, test, calibration) if test else {}
+            figures, per_class = _test_figures(method, test, calibration) if test else ({}, {})
         meta = {
             "pluralis": __version__,
             "recipe": recipe.to_dict(),
@@ -173,6 +185,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             "history": result.history,
             "chosen": result.chosen,
             "test": figures,
+            "per class AP": per_class,
             "seconds": result.seconds,
         }
         if distributed.rank() == 0:
@@ -186,19 +199,25 @@ def _summary(table: Table) -> str:
     return f"{total:,.0f} labels" + ("" if share is None else f", {share:.1%} of them rightly")
 
 
-def _features(method: Method, recipe: Recipe, runtime: Runtime) -> FeatureCache:
+def feature_cache(method: Method, recipe: Recipe, runtime: Runtime) -> FeatureCache:
+    """What serves the heads of a method whose backbone does not train."""
     net = frozen_network(method, recipe.train)
     runtime.place(method)
     folder = Path(recipe.run.features) if recipe.run.features else default_cache()
     return FeatureCache(folder, net, recipe.data.size, recipe.data.store_size, runtime)
 
 
-def _test_figures(method: Method, test: Loader, calibration: Calibration) -> dict[str, float]:
-    figures = evaluate(method, test, calibration)
+def _test_figures(
+    method: Method, test: Loader, calibration: Calibration
+) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Figures of all classes together, and the average precision of each, None where it cannot be measured."""
+    logits, truth = predict(method, test), torch.from_numpy(test.labels.dense())
+    figures = measure(logits, truth, calibration)
     for name, member in method.members().items():
         found = evaluate(method, test, calibration, member=member)
         figures |= {f"{name} {key}": found[key] for key in ("mAP", "CF1", "OF1")}
-    return figures
+    precision = [None if math.isnan(value) else value for value in (100 * average_precision(logits, truth)).tolist()]
+    return figures, dict(zip(test.labels.classes, precision, strict=True))
 
 
 def _calibrations(
@@ -273,6 +292,7 @@ def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool
         meta["seconds"],
         resumed,
         {name: Calibration(*pair) for name, pair in meta.get("calibrations", {}).items()},
+        meta.get("per class AP", {}),
     )
 
 

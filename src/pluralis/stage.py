@@ -30,14 +30,10 @@ class Stage:
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise RecipeError(
-                    f"train.{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}"
-                )
+                raise RecipeError(f"train.{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
         for name, (low, high) in _RANGES.items():
             if not low <= getattr(self, name) <= high:
-                raise RecipeError(
-                    f"train.{name} is {getattr(self, name)!r}; it must be from {low:g} to {high:g}"
-                )
+                raise RecipeError(f"train.{name} is {getattr(self, name)!r}; it must be from {low:g} to {high:g}")
 
 
 _CHOICES = {

@@ -156,10 +156,10 @@ class LabelState(nn.Module):
         self.value.view(-1).index_copy_(0, at, values.to(self.value))
         self.since.view(-1).index_fill_(0, at, min(epoch + 1, 255))
 
-    def fill(self, values: Tensor, entries: Tensor, epoch: int) -> None:
-        """Guess the `entries` [N, C] bool of all rows, and nothing else, whatever was guessed before."""
-        self.value.copy_(values.to(self.value).masked_fill_(~entries.to(self.value.device), 0.0))
-        self.since.copy_(entries.to(self.since) * min(epoch + 1, 255))
+    def fill(self, values: Tensor, entries: Tensor, epoch: int, rows: Tensor | slice = slice(None)) -> None:
+        """Guess the `entries` [N, C] bool of all rows, or of some, and nothing else of them, whatever was before."""
+        self.value[rows] = values.to(self.value).masked_fill_(~entries.to(self.value.device), 0.0)
+        self.since[rows] = entries.to(self.since) * min(epoch + 1, 255)
 
     def mark(self, index: Tensor, entries: Tensor, value: float, epoch: int) -> None:
         """Guess `value` for the `entries` [B, C] bool of the rows `index` [B], no row twice; others stay."""

@@ -43,7 +43,8 @@ class Trials:
     split: Split
     limit: float  # seconds
     hooks: Hooks
-    closed: bool  # the final run has begun, so nothing may change the choice
+    closed: bool = False  # the final run has begun, so nothing may change the choice
+    what: str = "tuning"  # that the time is for, in words
     done: list[Candidate] = field(default_factory=list)
     errors: dict[str, PluralisError] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)  # seconds, also of those that are not done
@@ -71,9 +72,9 @@ class Trials:
         elif name in self.failures:
             self._skip(candidate, f"failed: {self.failures[name]}", NonFiniteLoss(self.failures[name]))
         elif left <= 0:
-            self._skip(candidate, "left out: no time for tuning is left")
+            self._skip(candidate, f"left out: no time for {self.what} is left")
         elif need > left:
-            self._skip(candidate, f"left out: it takes about {_text(need)}, and {_text(left)} for tuning are left")
+            self._skip(candidate, f"left out: it takes about {_text(need)}, and {_text(left)} for {self.what} are left")
         elif self.closed:
             self._skip(candidate, "left out: the final run has begun")
         else:
@@ -85,7 +86,7 @@ class Trials:
         return max(scored, key=lambda c: -math.inf if c.score is None else c.score, default=None)
 
     def _train(self, candidate: Candidate, left: float) -> None:
-        self.hooks.say(f"tuning: {candidate.name}")
+        self.hooks.say(f"{self.what}: {candidate.name}")
         watch = Watch(self.hooks, left)
         try:
             run = train(candidate.judged, self.home / candidate.name, watch.hooks())
@@ -93,7 +94,7 @@ class Trials:
             self._pay(candidate, watch.spent())
             if not watch.over():
                 raise
-            self._skip(candidate, f"stopped: it takes longer than the {_text(left)} that were left for tuning")
+            self._skip(candidate, f"stopped: it takes longer than the {_text(left)} that were left for {self.what}")
         except (NonFiniteLoss, CheckpointError, RecipeError) as error:
             if isinstance(error, RecipeError) and candidate.name != FROZEN:  # a mistake; but not all can be frozen
                 raise

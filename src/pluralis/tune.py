@@ -93,13 +93,13 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
         write_file(home / "recipe.toml", recipe.to_toml().encode())
         trials = Trials(home, split, limit, hooks, closed=has_begun(folder))
         trials.attempt(frozen)
-        rates = [plain, *(_scaled(plain, rate=factor) for factor in RATES)]
+        rates = [plain, *(scaled(plain, rate=factor) for factor in RATES)]
         for candidate in rates:
             trials.attempt(candidate)
         base = trials.best(rates)
         if base is not None or plain.name not in trials.errors:  # what diverged at every rate does so at any length
             for factor in LENGTHS:
-                trials.attempt(_scaled(base or plain, length=factor))
+                trials.attempt(scaled(base or plain, length=factor))
         best = trials.best(trials.done)
         if best is None:
             raise trials.errors.get(plain.name) or RecipeError(_NOT_TUNED.format(folder))
@@ -108,7 +108,7 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
         for line in tuned.lines():
             hooks.say(line)
         hooks.say(f"chosen: {best.name}; table: {home / 'table.csv'}")
-        same = best.judged == _without_test(best.final) and not best.final.run.watch_test
+        same = best.judged == without_test(best.final) and not best.final.run.watch_test
         if same and not has_begun(folder):
             _hand_over(home / best.name, folder, best.final)
     return tuned
@@ -158,24 +158,26 @@ def _candidates(recipe: Recipe, images: Images, hooks: Hooks) -> tuple[Candidate
     frozen = replace(recipe, train=HEAD_ALONE, run=replace(recipe.run, cache="features"))
     head, judged = settle(frozen, images)[0], final
     if recipe.method.name == AUTO:
-        head, judged = _selection(head), _selection(final)
+        head, judged = selection_in(head), selection_in(final)
         if final.method.name != judged.method.name:
             hooks.say(f"candidates train {judged.method.name}, the first stage of {final.method.name}")
-    return Candidate(_name(final.train), final, _without_test(judged)), Candidate(FROZEN, head, _without_test(head))
+    return Candidate(_name(final.train), final, without_test(judged)), Candidate(FROZEN, head, without_test(head))
 
 
-def _selection(recipe: Recipe) -> Recipe:
+def selection_in(recipe: Recipe) -> Recipe:
+    """The recipe with `selection` as its method, and what of the parameters that has."""
     known = parameters(LOSSES["selection"])
     params = {key: value for key, value in recipe.method.params.items() if key in known}
     return replace(recipe, method=replace(recipe.method, name="selection", params=params))
 
 
-def _without_test(recipe: Recipe) -> Recipe:
+def without_test(recipe: Recipe) -> Recipe:
     """Candidates have nothing to do with the test set."""
     return replace(recipe, data=replace(recipe.data, test={}), run=replace(recipe.run, watch_test=False))
 
 
-def _scaled(base: Candidate, rate: float = 1.0, length: float = 1.0) -> Candidate:
+def scaled(base: Candidate, rate: float = 1.0, length: float = 1.0) -> Candidate:
+    """The candidate with so many times its learning rate and its epochs."""
     plan = base.final.train
     lr = min(float(f"{plan.lr * rate:.6g}"), _HIGHEST_RATE)
     epochs, drawn = (math.ceil(n * length) for n in (plan.epochs, plan.schedule_epochs))

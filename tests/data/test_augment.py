@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from pluralis.data import randaugment
-from pluralis.data.augment import AUGMENTS, COLUMNS
+from pluralis.data import augment, randaugment
+from pluralis.data.augment import AUGMENTS, COLUMNS, make_view
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.randaugment import COLOUR, FILL, GEOMETRIC, OPERATIONS, Strong
 from pluralis.data.scenes import make_scenes
@@ -251,3 +252,38 @@ def test_each_view_draws_its_own_table_and_older_presets_draw_what_they_did() ->
 @pytest.mark.parametrize("name", AUGMENTS)
 def test_a_stage_knows_every_name(name: str) -> None:
     assert Stage(augment=name).augment == name
+
+
+@pytest.mark.parametrize("name", AUGMENTS)
+def test_a_few_at_a_time_give_what_all_together_give_whatever_the_threads(name: str) -> None:
+    """Bit for bit with any number of threads: workers have one, this process has more."""
+    pixels, size, threads = PIXELS.repeat(2, 1, 5, 5)[:11], 200, torch.get_num_threads()
+    table = draws(name, 11)
+    made = {}
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            made[count] = make_view(AUGMENTS[name], pixels, table, size)
+            alone = make_view(AUGMENTS[name], pixels[:1], table[:1], size)
+            assert torch.equal(alone, made.setdefault(-1, alone))
+    finally:
+        torch.set_num_threads(threads)
+    assert made[1].shape == (11, 3, size, size)
+    assert torch.equal(made[1], made[2])
+    assert torch.equal(made[1], made[5])
+    torch.testing.assert_close(made[1], AUGMENTS[name](pixels, table, size), rtol=0, atol=2e-3)
+
+
+def test_a_part_is_sampled_where_the_affine_map_says() -> None:
+    """Against torch's own grid, with what lies beyond the border mirrored, in double precision."""
+    random = torch.Generator().manual_seed(0)
+    pixels, (x, y) = torch.rand(7, 3, 20, 31, generator=random), torch.rand(2, 7, generator=random)
+    width, height = torch.linspace(0.3, 1, 7), torch.linspace(1, 0.5, 7)
+    mirror = torch.tensor([1.0, -1, -1, 1, 1, -1, 1])
+    theta = torch.zeros(7, 2, 3, dtype=torch.float64)
+    theta[:, 0, 0], theta[:, 0, 2] = width * mirror, (2 * x - 1) * (1 - width)
+    theta[:, 1, 1], theta[:, 1, 2] = height, (2 * y - 1) * (1 - height)
+    grid = F.affine_grid(theta, [7, 3, 17, 17], align_corners=False)
+    expected = F.grid_sample(pixels.double(), grid, padding_mode="reflection", align_corners=False)
+    found = augment._part(pixels, width, height, x, y, mirror, 17)
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5)

@@ -141,9 +141,7 @@ def test_other_mistakes(tmp_path, monkeypatch):
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 20) | st.floats() | st.sampled_from(["", "a.jpg", "../a", "\0"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(coco._KEYS)), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(sorted(coco._KEYS)), inner, max_size=4),
     max_leaves=12,
 )
 

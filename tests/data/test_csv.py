@@ -262,7 +262,7 @@ def test_white_space_does_not_make_a_second_class(tmp_path, text):
 
 
 @pytest.mark.parametrize("layout", ["long", "wide"])
-@pytest.mark.parametrize("examples", [50, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [50, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_round_trip(tmp_path, monkeypatch, layout, examples):
     folder, path = make_images(tmp_path / "images"), tmp_path / "out.csv"
     monkeypatch.setattr(csv, "_PACKED", 8)  # several blocks

@@ -1,5 +1,7 @@
 """Decoding: every kind of pixels becomes the same red, green and blue."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from pluralis.data.images import ImageFiles, decode
+from pluralis.data.safe_io import FORMATS, open_image
 from pluralis.errors import DataError
 
 
@@ -126,3 +129,16 @@ def test_image_files(tmp_path):
     assert [int(files.decode(row, 4).float().mean()) for row in range(3)] == [0, 100, 200]
     assert files.name(1) == str(paths[1])
     assert files.select(np.array([2, 0])).paths == [paths[2], paths[0]]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("frames", [1, 2])
+def test_an_opened_image_does_not_need_its_file(tmp_path, format, frames):
+    first = Image.fromarray(gradient())
+    more = {} if frames == 1 or format in ("JPEG", "BMP") else {"save_all": True, "append_images": [first.rotate(90)]}
+    first.save(tmp_path / "x", format, **more)
+    expected = np.asarray(Image.open(io.BytesIO((tmp_path / "x").read_bytes())).convert("RGB"))
+    image = open_image(tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"something else")
+    assert getattr(image, "fp", None) is None  # closed
+    assert np.array_equal(np.asarray(image.convert("RGB")), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,8 @@ def epoch(loader: Loader, clock: Clock = Clock(), start: int = 0, views: tuple[s
 
 def equal(a: list[Batch], b: list[Batch]) -> bool:
     return len(a) == len(b) and all(
-        torch.equal(x.index, y.index) and torch.equal(x.labels, y.labels)
+        torch.equal(x.index, y.index)
+        and torch.equal(x.labels, y.labels)
         and all(torch.equal(v, w) for v, w in zip(x.views, y.views, strict=True))
         for x, y in zip(a, b, strict=True)
     )
@@ -50,6 +52,56 @@ def test_workers_and_caches_change_nothing(files: ImageFiles, cache: str, worker
     plain = Loader(files, labels(11), size=24, store_size=32)
     other = Loader(files, labels(11), size=24, store_size=32, cache=cache, workers=workers)
     assert equal(epoch(plain, views=("crop", "flip")), epoch(other, views=("crop", "flip")))
+
+
+@pytest.mark.parametrize("views", [("crop", "strong"), ("multi-scale",), ("none",)])
+def test_large_pictures_are_the_same_from_workers_and_from_here(tmp_path: Path, views: tuple[str, ...]) -> None:
+    """Of more numbers than one thread takes at a time, and finished here with two threads, there with one."""
+    random, paths = np.random.default_rng(0), []
+    for row in range(5):
+        paths.append(tmp_path / f"{row}.png")
+        Image.fromarray(random.integers(0, 256, (230, 300, 3), np.uint8)).save(paths[-1])
+    found, threads = [], torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for cache, workers in (("none", 0), ("none", 2), ("ram", 2)):
+            loader = Loader(ImageFiles(paths), labels(5), size=224, store_size=240, cache=cache, workers=workers)
+            found.append(epoch(loader, views=views))
+            found[-1] += [Batch((pixels,), rows, rows) for rows, pixels in loader.in_order(2)]
+            found[-1] += [Batch((pixels,), rows, rows) for rows, pixels in loader.stored(2, torch.tensor([3, 1, 4]))]
+    finally:
+        torch.set_num_threads(threads)
+    assert equal(found[0], found[1])
+    assert equal(found[0], found[2])
+
+
+class Threads(ImageFiles):
+    """Pictures that show how many threads there were when they were decoded."""
+
+    def decode(self, row: int, size: int) -> torch.Tensor:
+        return torch.full((3, size, size), torch.get_num_threads(), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_one_thread_makes_batches_and_those_of_the_caller_are_left_alone(workers: int) -> None:
+    """More would wait for each other where workers have the cores; neither this thread nor a later one becomes so."""
+    loader = Loader(Threads([Path("x")] * 11), labels(11), size=24, workers=workers)
+    threads, seen = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(3)
+        for batch in loader.batches(4, ["none"], 0, Clock()):
+            assert (batch.views[0] == 1).all()
+            seen.append(torch.get_num_threads())
+            with ThreadPoolExecutor(1) as pool:
+                seen.append(pool.submit(torch.get_num_threads).result())
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [3] * 6
+
+
+def test_a_window_larger_than_the_stored_picture_is_refused_by_workers_too(files: ImageFiles) -> None:
+    with pytest.raises(RecipeError, match=r"data\.store_size"):
+        epoch(Loader(files, labels(11), size=24, store_size=16, workers=2), views=("window",))
 
 
 def test_an_epoch_holds_every_row_once_with_its_own_label(files: ImageFiles) -> None:

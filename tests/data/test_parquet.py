@@ -154,7 +154,7 @@ def test_other_mistakes(parse, tmp_path):
 
 @needs_arrow
 @pytest.mark.parametrize("layout", ["long", "wide"])
-@pytest.mark.parametrize("examples", [50, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [50, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_round_trip(tmp_path, monkeypatch, layout, examples):
     folder, path = make_images(tmp_path / "images"), tmp_path / "out.parquet"
     monkeypatch.setattr(module, "_CELLS", 32)  # several blocks

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,11 +17,13 @@ from PIL import Image
 from scipy import sparse
 
 from pluralis.config import DataPart, Recipe, SelectPart
-from pluralis.data.formats import voc
+from pluralis.data.formats import coco, voc
+from pluralis.data.formats.boxes import covered
 from pluralis.data.protocols import pick, pick_largest, pick_rarest, single_positive
 from pluralis.data.source import load_split
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
+from tests.data.generated import SAMPLES
 
 
 def chi_square(counts: np.ndarray, chances: np.ndarray) -> float:
@@ -192,7 +197,7 @@ def test_the_union_of_boxes_by_painting_pixels(corners: list[tuple[int, int, int
         right, bottom = min(x + width, 13), min(y + height, 13)
         painted[y : bottom + 1, x : right + 1] = True
         boxes.append((float(x), float(y), right + 1.0, bottom + 1.0))
-    assert voc._covered(boxes) == painted.sum()
+    assert covered(boxes) == painted.sum()
 
 
 MISTAKES = {
@@ -225,7 +230,7 @@ def test_annotations_that_are_lacking(devkit: Path) -> None:
     with pytest.raises(DataError, match=r"c\.xml: is not there, so its boxes are not known"):
         voc.areas(devkit, labels)
     (devkit / "Annotations").rename(devkit / "elsewhere")
-    with pytest.raises(DataError, match="Annotations: is not there, so no box is known; unpack"):
+    with pytest.raises(DataError, match="there is no Annotations in it; give the folder VOC20xx"):
         voc.areas(devkit, labels)
 
 
@@ -271,10 +276,77 @@ def test_the_hold_out_is_the_same_for_every_protocol(devkit: Path) -> None:
 
 def test_formats_without_boxes_say_so() -> None:
     scenes = DataPart("scenes", options={"count": 4}, protocol="pick-area")
-    with pytest.raises(DataError, match='"pick-area" goes by the areas of boxes, .* voc alone, not from scenes'):
+    with pytest.raises(DataError, match='"pick-area" goes by the areas .* voc and coco alone, not from scenes'):
         load_split(scenes, SelectPart("last", 0.0))
     rarest = DataPart("scenes", options={"count": 4}, protocol="pick-rarest")
     assert (load_split(rarest, SelectPart("last", 0.0)).train.labels.summary().row_positives == 1).all()
+
+
+@pytest.fixture
+def coco_folder(tmp_path: Path) -> Path:
+    """The sample of COCO, with its photos."""
+    shutil.copytree(SAMPLES / "coco", tmp_path / "coco")
+    (tmp_path / "coco" / "val2014").mkdir()
+    for number in (391895, 522418, 184613, 42):
+        Image.new("RGB", (16, 16)).save(tmp_path / "coco" / "val2014" / f"COCO_val2014_{number:012d}.jpg")
+    return tmp_path / "coco"
+
+
+def test_areas_of_coco(coco_folder: Path) -> None:
+    """Two people that overlap by 22.12 × 48.1 pixels, a crowd, and an image without annotations."""
+    options = {"split": "val2014", "unlisted": "absent", "empty": "keep"}
+    labels = coco.read(coco_folder, **options).labels  # type: ignore[arg-type]
+    assert labels.ids == ("184613", "391895", "42", "522418")
+    people = 153.88 * 300.73 + 35.92 * 48.1 - (339.88 + 153.88 - 471.64) * 48.1
+    expected = [[200 * 100, 0, 0], [people, 112.45 * 213.57, 0], [0, 0, 0], [0, 0, 20 * 10]]
+    np.testing.assert_allclose(coco.areas(coco_folder, labels, split="val2014"), expected, rtol=1e-9)
+    by_file = coco.read(coco_folder, ids="file", **options).labels  # type: ignore[arg-type]
+    found = coco.areas(coco_folder, by_file, split="val2014", ids="file")
+    order = [by_file.ids.index(f"COCO_val2014_{int(name):012d}.jpg") for name in labels.ids]
+    np.testing.assert_allclose(found[order], expected, rtol=1e-9)
+
+
+def test_coco_in_a_recipe(coco_folder: Path) -> None:
+    """By area a person, by rarity the motorcycle; from the folder, and from a file of one's own."""
+    options = {"split": "val2014", "unlisted": "absent"}
+    folder = DataPart("coco", str(coco_folder), options=options, protocol="pick-largest")
+    file = DataPart(
+        "coco",
+        str(coco_folder / "val2014"),
+        str(coco_folder / "annotations" / "instances_val2014.json"),
+        options={"unlisted": "absent", "ids": "file"},
+        protocol="pick-largest",
+    )
+    for part in (folder, file):
+        labels = load_split(part, SelectPart("last", 0.0)).train.labels
+        row = next(row for row, name in enumerate(labels.ids) if "391895" in name)
+        assert labels.dense()[row].tolist() == [1, 0, 0]
+    rarest = load_split(replace(folder, protocol="pick-rarest"), SelectPart("last", 0.0)).train.labels
+    assert rarest.dense()[rarest.ids.index("391895")].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("box", "words"),
+    [
+        (7, "is not a list"),
+        ([1, 2, 3], "give four numbers"),
+        ([1, 2, True, 4], "give four numbers"),
+        ([1, 2, -3, 4], "is not possible"),
+        ([1, 2, 1e300, 4], "is not possible"),
+        ([10**400, 2, 3, 4], "is not possible"),
+    ],
+)
+def test_boxes_of_coco_with_mistakes(coco_folder: Path, box: object, words: str) -> None:
+    file = coco_folder / "annotations" / "instances_val2014.json"
+    content = json.loads(file.read_text())
+    content["annotations"][2]["bbox"] = box
+    file.write_text(json.dumps(content))
+    labels = coco.read(coco_folder, split="val2014", unlisted="absent").labels
+    with pytest.raises(DataError, match=rf"instances_val2014\.json: annotations\[2\]\.bbox.*{words}"):
+        coco.areas(coco_folder, labels, split="val2014")
+    content["annotations"][2]["bbox"] = None  # no box at all: nothing is covered
+    file.write_text(json.dumps(content))
+    assert coco.areas(coco_folder, labels, split="val2014")[1, 0] == pytest.approx(153.88 * 300.73)
 
 
 def test_a_recipe_knows_the_names() -> None:

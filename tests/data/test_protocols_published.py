@@ -133,9 +133,7 @@ def test_more_noise_and_more_labels_hold_what_less_holds() -> None:
     assert (much[little != labels.dense()] == -1).all()
 
 
-@pytest.mark.parametrize(
-    ("protocol", "value"), [(protocols.fixed_per_class, 5), (protocols.flip_positives, 0.5)]
-)
+@pytest.mark.parametrize(("protocol", "value"), [(protocols.fixed_per_class, 5), (protocols.flip_positives, 0.5)])
 def test_they_want_complete_labels(protocol: Callable[..., Labels], value: float) -> None:
     with pytest.raises(LabelError, match="row 'b', class 'dog' is unknown"):
         protocol(Labels.from_dense([[1, -1], [1, 0]], classes=["cat", "dog"], ids=["a", "b"]), value)

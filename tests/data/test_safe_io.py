@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from pluralis.data.images import decode
 from pluralis.data.safe_io import FORMATS, open_image, resolve_inside
 from pluralis.errors import DataError
+from tests.data.tables import for_all
 
 TRICKS = {
     "parent": "../secret.txt",
@@ -292,17 +292,21 @@ WHOLE = {format: image_bytes(format) for format in FORMATS}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(FORMATS), st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=8), st.floats(0, 1))
-def test_altered_files_open_or_raise_a_data_error(tmp_path_factory, format, changes, keep):
-    data = bytearray(WHOLE[format])
-    for place, by in changes:
-        data[min(len(data) - 1, int(place**3 * len(data)))] ^= by  # mostly near the header
-    path = tmp_path_factory.getbasetemp() / f"altered-{os.getpid()}"
-    path.write_bytes(data[: max(1, int((1 - keep**4) * len(data)))])
-    message = "altered"
-    try:
-        assert decode(path, 16).shape == (3, 16, 16)
-    except DataError as error:
-        message = str(error)
-    assert "altered" in message
+@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_altered_files_open_or_raise_a_data_error(tmp_path, examples):
+    def check(drawn):
+        format, changes, keep = drawn
+        data = bytearray(WHOLE[format])
+        for place, by in changes:
+            data[min(len(data) - 1, int(place**3 * len(data)))] ^= by  # mostly near the header
+        path = tmp_path / "altered"
+        path.write_bytes(data[: max(1, int((1 - keep**4) * len(data)))])
+        message = "altered"
+        try:
+            assert decode(path, 16).shape == (3, 16, 16)
+        except DataError as error:
+            message = str(error)
+        assert "altered" in message
+
+    changes = st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=8)
+    for_all(st.tuples(st.sampled_from(FORMATS), changes, st.floats(0, 1)), check, examples)

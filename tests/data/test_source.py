@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from pluralis.config import DataPart, SelectPart
+from pluralis.data.dataset import Hints
 from pluralis.data.source import load_split
 from pluralis.errors import DataError
 
@@ -46,3 +47,21 @@ def test_another_file_is_another_test_set(coco: Path) -> None:
     found = load_split(part(coco, labels=str(coco / "test.json")), LAST)
     assert found.test is not None
     assert len(found.test.labels) == 4
+
+
+def test_hints_are_those_of_the_training_pictures(coco: Path) -> None:
+    """A test set that takes its options from the training set has no hints: their file names other pictures."""
+    content = json.loads((coco / "all.json").read_text())
+    for picture in content["images"]:
+        Image.new("RGB", (8, 8)).save(coco / f"t{picture['file_name']}")
+        picture["file_name"] = f"t{picture['file_name']}"
+    (coco / "test.json").write_text(json.dumps(content))
+    (coco / "hints.csv").write_text("image,label,confidence\n2.png,dog,0.75\n")
+    options = {"unlisted": "absent", "ids": "file", "hints": str(coco / "hints.csv")}
+    both = DataPart(
+        "coco", str(coco), str(coco / "all.json"), options=options, test={"labels": str(coco / "test.json")}
+    )
+    found = load_split(both, LAST)
+    assert found.train.hints == Hints.gather([2], [1], [0.75])
+    assert found.test is not None
+    assert found.test.hints is None

@@ -1,16 +1,17 @@
-"""VOC lists, small ones made here and, where PLURALIS_VOC says where they are, the real ones."""
+"""VOC lists and annotations, small ones made here and, where PLURALIS_VOC says where they are, the real ones."""
 
 import hashlib
 import os
+import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pluralis.data.formats import read
 from pluralis.data.protocols import single_positive, split
 from pluralis.errors import DataError
+from tests.data.generated import EXAMPLES, SAMPLES, damaged_text, only_documented_errors, touch
 
 IDS = ["2008_000003", "2007_000001", "2009_000007"]
 LISTS = {"dog": [1, -1, 0], "cat": [-1, 0, -1], "tv_set": [0, 1, -1]}
@@ -104,24 +105,102 @@ def test_an_id_that_leaves_the_folder(tmp_path):
     (tmp_path / "outside.jpg").touch()
     base = make(tmp_path, lists={"dog": [1]}, ids=["x"])
     (base / "ImageSets" / "Main" / "dog_train.txt").write_text("../../outside 1\n")
-    with pytest.raises(DataError, match=r"entry '\.\./\.\./outside\.jpg' is refused"):
+    with pytest.raises(DataError, match=r"dog_train\.txt: entry '\.\./\.\./outside\.jpg' is refused"):
         read("voc", base)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([*IDS, "1", "-1", "0", " ", "\n", "\n", "x", "\0", "\ud800", "/"]), max_size=20))
-def test_generated_lists_raise_only_documented_errors(tmp_path_factory, pieces):
-    devkit = tmp_path_factory.getbasetemp() / "generated"
-    base = devkit / "VOC2012" if devkit.exists() else make(devkit)
-    text = "".join(pieces).encode("utf-8", "surrogatepass")
-    for name in LISTS:
-        (base / "ImageSets" / "Main" / f"{name}_train.txt").write_bytes(text)
-    message = ""
-    try:
-        assert len(read("voc", base)) > 0
-    except DataError as error:
-        message = str(error)
-    assert "\n" not in message
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_generated_lists_raise_only_documented_errors(tmp_path, examples):
+    main = make(tmp_path) / "ImageSets" / "Main"
+    pieces = [*IDS, "1", "-1", "0", " ", "\n", "\n", "x", "\0", "\ud800", "/"]
+    whole = "".join(f"{name} 1\n" for name in IDS)
+    lists = st.lists(st.sampled_from(pieces), max_size=20).map(lambda p: "".join(p).encode("utf-8", "surrogatepass"))
+
+    def parse(drawn):
+        for name, text in zip(LISTS, drawn, strict=True):
+            (main / f"{name}_train.txt").write_bytes(text)
+        return read("voc", tmp_path)
+
+    texts = lists | damaged_text(whole, pieces) | st.just(whole.encode())
+    only_documented_errors(examples, st.tuples(*[texts] * len(LISTS)), parse, "_train.txt")
+
+
+SAMPLE = SAMPLES / "voc" / "VOC2012"
+NAMES = ["2008_000008", "2008_000015", "2009_000001", "2010_000002"]
+
+
+@pytest.fixture
+def devkit(tmp_path):
+    """The sample of all parts of the format, with its photos."""
+    shutil.copytree(SAMPLE, tmp_path / "VOC2012")
+    touch(tmp_path / "VOC2012" / "JPEGImages", *(f"{name}.jpg" for name in NAMES))
+    return tmp_path / "VOC2012"
+
+
+def test_annotations_and_lists_say_the_same(devkit):
+    """Present: an object that is not difficult. Unknown: difficult ones alone. Absent: nothing is drawn."""
+    lists = read("voc", devkit)
+    assert lists.labels.dense().tolist() == [[-1, 1, 1], [1, -1, -1], [-1, -1, 0], [-1, -1, -1]]
+    for options in ({}, {"split": "all"}, {"difficult": "absent"}):
+        given = {key: value for key, value in options.items() if key == "difficult"}
+        assert read("voc", devkit, source="xml", unlisted="absent", **options) == read("voc", devkit, **given)
+
+
+def test_annotations_of_ones_own(devkit):
+    known = read("voc", devkit, source="xml", unlisted="unknown")
+    assert known.labels.dense().tolist() == [[0, 1, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    named = ["person", "cow", "bottle", "horse"]
+    fixed = read("voc", devkit, source="xml", unlisted="absent", classes=named).labels
+    assert fixed.classes == tuple(named)
+    assert fixed.dense().tolist() == [[1, -1, -1, 1], [-1, -1, 1, -1], [0, -1, -1, -1], [-1] * 4]
+    shutil.rmtree(devkit / "ImageSets")  # as labelling tools write it: annotations and photos of any ending
+    (devkit / "JPEGImages" / "2008_000015.jpg").rename(devkit / "JPEGImages" / "photo.png")
+    file = devkit / "Annotations" / "2008_000015.xml"
+    file.write_text(file.read_text().replace("2008_000015.jpg", "photo.png"))
+    every = read("voc", devkit.parent, source="xml", split="all", unlisted="unknown")
+    assert every.labels == known.labels
+    assert every.images[1].name == "photo.png"
+
+
+def test_mistakes_in_annotations_are_named(devkit):
+    def refused(words, **options):
+        with pytest.raises(DataError, match=words) as caught:
+            read("voc", devkit, **{"source": "xml", "unlisted": "absent", **options})
+        assert "\n" not in str(caught.value)
+
+    refused("unlisted=None is not possible; say 'absent' if every class", unlisted=None)
+    refused("source='json' is not possible; choose 'lists' or 'xml'", source="json")
+    refused("the lists of VOC say what is absent", source="lists")
+    refused(r"val\.txt: is not there; name the images in it, one a line, or take them all with split=all", split="val")
+    refused("split='../train' is not possible", split="../train")
+    refused(r"2008_000015\.xml, object 1: there is no class 'bottle'", classes=["horse", "person"])
+    file = devkit / "Annotations" / "2009_000001.xml"
+    whole = file.read_text()
+    file.write_text(whole.replace("2009_000001.jpg", "../../secret.jpg"))
+    refused(r"2009_000001\.xml: filename: entry '\.\./\.\./secret\.jpg' is refused")
+    file.write_text(whole.replace("<name>person</name>", ""))
+    refused(r"2009_000001\.xml, object 1: it has no name")
+    file.unlink()
+    refused(r"2009_000001\.xml: is not there")
+    (devkit / "ImageSets" / "Main" / "train.txt").write_text("2008_000008\n\n2008_000008\n")
+    refused(r"train\.txt, line 3: image '2008_000008' is in line 1 too")
+    (devkit / "ImageSets" / "Main" / "train.txt").write_text("2010_000002\n")
+    refused("there is no object in the files; draw some, or give classes")
+    (devkit / "JPEGImages" / "2010_000002.jpg").unlink()
+    refused(r"1 of the listed images are missing: .*2010_000002\.jpg", classes=["cat"])
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_generated_annotations_raise_only_documented_errors(devkit, examples):
+    file = devkit / "Annotations" / "2008_000008.xml"
+    tags = ("object", "name", "difficult", "filename", "part", "annotation", "x")
+    pieces = [*(f"<{tag}>" for tag in tags), *(f"</{tag}>" for tag in tags), "1", "../x", "&a;", "\0", "é", "<", "/"]
+
+    def parse(text):
+        file.write_bytes(text)
+        return read("voc", devkit, source="xml", unlisted="unknown")
+
+    only_documented_errors(examples, damaged_text(file.read_text(), pieces), parse, file.name)
 
 
 @pytest.mark.skipif("PLURALIS_VOC" not in os.environ, reason="PLURALIS_VOC does not name an unpacked VOC 2012")
@@ -137,8 +216,9 @@ def test_the_real_lists(part, rows, present, difficult, digest):
     assert data.labels.shape == (rows, 20)
     assert data.labels.summary().positives.sum() == present
     assert data.labels.summary().unknown.sum() == 0
-    unknown = read("voc", os.environ["PLURALIS_VOC"], split=part).labels.summary().unknown
-    assert unknown.sum() == difficult
+    lists = read("voc", os.environ["PLURALIS_VOC"], split=part)
+    assert lists.labels.summary().unknown.sum() == difficult
+    assert read("voc", os.environ["PLURALIS_VOC"], split=part, source="xml", unlisted="absent") == lists
     observed = single_positive(data.labels)
     assert (observed.summary().row_positives == 1).all()
     assert (data.labels.dense()[observed.dense() == 1] == 1).all()

@@ -27,7 +27,9 @@ def main(folder: Path) -> None:
             for module in method.modules():
                 if isinstance(module, torch.nn.Dropout):
                     module.p = 0.0  # each process draws for its own rows
-            fit(method, data, Stage(epochs=2, batch_size=8, lr=1e-3, head_lr=3, freeze_bn=True, ema=0.5), seed=3)
+            # Plain steps: Adam hides a gradient of the wrong size, and blows up rounding where it is near zero.
+            stage = Stage(epochs=2, batch_size=8, lr=1e-2, head_lr=3, optimizer="sgd", freeze_bn=True, ema=0.5)
+            fit(method, data, stage, seed=3)
             state = method.state_dict()
             hashes: list[str] = [""] * distributed.world_size()
             if distributed.world_size() > 1:

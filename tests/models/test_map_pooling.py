@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from torch import Tensor
 
 from pluralis.errors import RecipeError
@@ -67,8 +70,10 @@ def test_gradients(name: str) -> None:
     head = filled(HEADS[name](3, 2)).double()  # type: ignore[arg-type]
     features = torch.randn(2, 3, 2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(head, features)
-    assert torch.autograd.gradcheck(lambda w: torch.func.functional_call(head, {"fc.weight": w}, features.detach()),
-                                    head.fc.weight.detach().requires_grad_())
+    assert torch.autograd.gradcheck(
+        lambda w: torch.func.functional_call(head, {"fc.weight": w}, features.detach()),
+        head.fc.weight.detach().requires_grad_(),
+    )
 
 
 def test_the_limits_of_lse_are_the_mean_and_the_maximum() -> None:
@@ -163,9 +168,78 @@ def test_dropout_takes_a_channel_at_all_places_and_in_training_only(name: str) -
     assert torch.equal(head(constant), head(constant))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_may_take_each_place_on_its_own(name: str) -> None:
+    torch.manual_seed(0)
+    head = HEADS[name](64, 2, dropout=0.25, drop="place")
+    assert isinstance(head, MapHead)
+    torch.nn.init.eye_(head.fc.weight)  # the first two channels are the maps
+    maps = head.maps(torch.ones(400, 64, 3, 3))
+    kept = maps != 0
+    torch.testing.assert_close(maps[kept], torch.full_like(maps[kept], 4 / 3))
+    assert abs(float(kept.float().mean()) - 0.75) < 0.02
+    assert bool((kept != kept[:, :, :1, :1]).any())
+    head.eval()
+    assert torch.equal(head.maps(torch.ones(2, 64, 3, 3)), torch.ones(2, 2, 3, 3))
+
+
+def test_a_learned_sharpness_starts_at_a_half_and_follows_its_gradient() -> None:
+    head, features = LogMeanExpHead(6, 4, r="learn"), torch.randn(20, 6, 5, 7, dtype=torch.float64)
+    plain = LogMeanExpHead(6, 4)
+    plain.load_state_dict({key: value for key, value in head.state_dict().items() if key != "log_r"})
+    torch.testing.assert_close(head(features.float()), plain(features.float()))
+    filled(head).double()
+    assert head.log_r is not None
+    for r in (0.05, 0.5, 3.0):
+        torch.nn.init.constant_(head.log_r, math.log(r))
+        maps, step = class_maps(head, features), 1e-5
+        np.testing.assert_allclose(head(features).detach(), log_mean_exp(maps, r), rtol=1e-10)
+        (slope,) = torch.autograd.grad(head(features).sum(), head.log_r)
+        ends = [log_mean_exp(maps, r * math.exp(sign * step)).sum() for sign in (1, -1)]
+        assert slope.item() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6)
+
+
+def test_a_learned_sharpness_is_trained_stored_and_kept_within_bounds() -> None:
+    torch.manual_seed(0)
+    net = create_model("tiny", 3, "lse", head_params={"r": "learn"})
+    method = LossMethod(net, create_loss("an"))
+    assert isinstance(net.head, LogMeanExpHead)
+    (group,) = [g for g in method.param_groups(Stage()) if g["name"] == "net.head"]
+    assert any(parameter is net.head.log_r for parameter in group["params"])
+    batch = Batch((torch.rand(2, 3, 48, 48) * 255,), torch.tensor([[1, 0, 0], [0, 1, -1]]), torch.arange(2))
+    method(batch, Clock())["loss"].backward()
+    torch.optim.Adam(group["params"], lr=0.1).step()
+    learned = sharpness(net.head)
+    assert abs(math.log(learned / 0.5)) == pytest.approx(0.1, rel=1e-3)
+    again = create_model("tiny", 3, "lse", head_params={"r": "learn"})
+    again.load_state_dict(net.state_dict())
+    assert isinstance(again.head, LogMeanExpHead)
+    assert sharpness(again.head) == learned
+    assert "log_r" not in LogMeanExpHead(6, 4).state_dict()
+    head, features = LogMeanExpHead(6, 4, r="learn"), 1e3 * torch.randn(3, 6, 5, 7)
+    assert head.log_r is not None
+    for log_r, r in ((-1e4, 0.01), (1e4, 100.0)):
+        torch.nn.init.constant_(head.log_r, log_r)
+        assert sharpness(head) == pytest.approx(r)
+        np.testing.assert_allclose(head(features).detach(), log_mean_exp_far(head, features, r), rtol=1e-4)
+
+
+def sharpness(head: LogMeanExpHead) -> float:
+    return float(torch.as_tensor(head.r).detach())
+
+
+def log_mean_exp_far(head: MapHead, features: Tensor, r: float) -> np.ndarray:
+    """By SciPy, for maps whose exponentials no float holds."""
+    maps = class_maps(head, features)
+    return (logsumexp(r * maps, axis=2) - math.log(maps.shape[2])) / r
+
+
 @pytest.mark.parametrize(
     ("build", "part"),
     [
+        (lambda: LogMeanExpHead(6, 4, r="auto"), "r is 'auto'"),
+        (lambda: LogMeanExpHead(6, 4, drop="row"), "drop is 'row'"),
+        (lambda: CSRAHead(6, 4, drop=""), "drop is ''"),
         (lambda: LogMeanExpHead(6, 4, r=-1.0), "r is -1.0"),
         (lambda: LogMeanExpHead(6, 4, r=float("inf")), "r is inf"),
         (lambda: CSRAHead(6, 4, lam=-0.1), "lam is -0.1"),

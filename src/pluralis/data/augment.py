@@ -19,6 +19,7 @@ from pluralis.errors import RecipeError
 
 COLUMNS = 8  # uniform numbers drawn for a row: area, aspect, x, y, flip, brightness, contrast, saturation
 _GREY = (0.299, 0.587, 0.114)
+_TOGETHER = 2**19  # numbers that a CPU changes at a time: with what lies between, they stay in its cache
 
 
 class Change(Protocol):
@@ -62,10 +63,10 @@ class Augment:
         """Brightness, contrast and saturation together: a·x + b·grey(x) + c with three numbers a picture."""
         bright, contrast, saturation = (1 + self.jitter * (2 * draws[:, 5:8] - 1)).T[..., None, None]
         red, green, blue = images.unbind(1)
-        grey = red * _GREY[0] + green * _GREY[1] + blue * _GREY[2]
+        grey = (red * _GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2])
         level = grey.mean((1, 2), keepdim=True)
         shift = grey.mul_(bright * contrast * (1 - saturation)).add_(bright * (1 - contrast) * level)
-        return images.mul((bright * contrast * saturation)[:, None]).add_(shift[:, None]).clamp_(0, 255)
+        return torch.addcmul(shift[:, None], images, (bright * contrast * saturation)[:, None]).clamp_(0, 255)
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,12 @@ class Window:
 
 def _part(images: Tensor, width: Tensor, height: Tensor, x: Tensor, y: Tensor, mirror: Tensor, size: int) -> Tensor:
     """The part of each picture with that share of its sides, x and y of the way through what is left, at `size`."""
-    theta = torch.zeros(len(images), 2, 3, device=images.device)
-    theta[:, 0, 0] = width * mirror
-    theta[:, 0, 2] = (2 * x - 1) * (1 - width)
-    theta[:, 1, 1] = height
-    theta[:, 1, 2] = (2 * y - 1) * (1 - height)
-    grid = F.affine_grid(theta, [len(images), 3, size, size], align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+    # By sums: `F.affine_grid` multiplies matrices, which takes a CPU longer than the sampling itself.
+    places = (2 * torch.arange(size, device=images.device) + 1) / size - 1
+    across = (width * mirror)[:, None] * places + ((2 * x - 1) * (1 - width))[:, None]
+    down = height[:, None] * places + ((2 * y - 1) * (1 - height))[:, None]
+    grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), 1)  # [B, 2, size, size]
+    return F.grid_sample(images, grid.permute(0, 2, 3, 1), padding_mode="border", align_corners=False)
 
 
 AUGMENTS: dict[str, Change] = {
@@ -132,6 +132,15 @@ def get_augment(name: str) -> Change:
     if name not in AUGMENTS:
         raise RecipeError(f"there is no augmentation {name!r}; it must be one of {', '.join(AUGMENTS)}")
     return AUGMENTS[name]
+
+
+def make_view(change: Change, images: Tensor, draws: Tensor, size: int) -> Tensor:
+    """change(images, draws, size); on a CPU by a few pictures at a time, which takes half as long as all at once."""
+    if images.device.type != "cpu":
+        return change(images, draws, size)
+    few = max(1, _TOGETHER // (3 * size * size))
+    views = [change(*part, size=size) for part in zip(images.split(few), draws.split(few), strict=True)]
+    return views[0] if len(views) == 1 else torch.cat(views)
 
 
 def resize(images: Tensor, size: int) -> Tensor:

@@ -82,6 +82,8 @@ def check_images(
 def read_list(path: Path) -> set[str]:
     """The image ids of a list that `check_images` wrote, or of any CSV file with a column `image`."""
     try:
+        if not path.is_file():
+            raise DataError(f"{path}: is not there, or not a plain file; give a list that `pluralis data check` wrote")
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file, strict=True)
             if "image" not in (lines.fieldnames or ()):

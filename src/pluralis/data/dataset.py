@@ -27,7 +27,11 @@ class Hints:
 
     @classmethod
     def gather(cls, rows: npt.ArrayLike, columns: npt.ArrayLike, confidence: npt.ArrayLike) -> Hints:
-        """Hints in any order; of those for the same row and class the most confident stays."""
+        """Hints in any order; of those for the same row and class the most confident stays.
+
+        >>> Hints.gather(rows=[1, 0, 1], columns=[1, 0, 1], confidence=[0.25, 1.0, 0.75]).confidence.tolist()
+        [1.0, 0.75]
+        """
         row, column = np.asarray(rows, np.int64), np.asarray(columns, np.int32)
         sure = np.asarray(confidence, np.float32)
         order = np.lexsort((-sure, column, row))
@@ -35,6 +39,13 @@ class Hints:
         first = np.ones(len(row), bool)
         first[1:] = (np.diff(row) != 0) | (np.diff(column) != 0)
         return cls(row[first], column[first], sure[first])
+
+    def select(self, rows: npt.ArrayLike, height: int) -> Hints:
+        """The hints for `rows` of `height` rows, which get new numbers in that order; no row twice."""
+        chosen, place = np.asarray(rows, np.int64), np.full(height, -1)
+        place[chosen] = np.arange(len(chosen))
+        kept = place[self.rows] >= 0
+        return Hints.gather(place[self.rows[kept]], self.columns[kept], self.confidence[kept])
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -47,7 +58,10 @@ class Hints:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Image `images[r]` has the labels of row r. Row order: sorted by image id (`labels.ids`)."""
+    """Image `images[r]` has the labels of row r, and `hints` what a machine said of it, or None.
+
+    Row order: sorted by image id (`labels.ids`).
+    """
 
     images: list[Path]
     labels: Labels

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix, triu
 
 from pluralis.data.check import in_threads
+from pluralis.data.dataset import Hints
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Progress
 from pluralis.errors import DataError
@@ -45,6 +46,17 @@ class FileFacts:
 
 
 @dataclass(frozen=True)
+class HintFacts:
+    """How many labels a machine guessed, by what people wrote of the same labels, and how sure it was."""
+
+    present: int
+    absent: int
+    unknown: int
+    images: int
+    confidence: tuple[float, float, float]  # the lowest, the median, the highest
+
+
+@dataclass(frozen=True)
 class Inspection:
     """All of it; `files` is None where the images are no files of their own, or were not looked at."""
 
@@ -53,12 +65,19 @@ class Inspection:
     patterns: int  # rows of labels that differ from one another; rows without labels are one of them
     repeated: int  # rows whose labels another row has as well
     files: FileFacts | None
+    hints: HintFacts | None = None
 
 
 def inspect_data(
-    images: Images, labels: Labels, *, pairs: int = 20, look: bool = True, progress: Progress | None = None
+    images: Images,
+    labels: Labels,
+    hints: Hints | None = None,
+    *,
+    pairs: int = 20,
+    look: bool = True,
+    progress: Progress | None = None,
 ) -> Inspection:
-    """Count labels, find the `pairs` classes that go together most often and, with `look`, read headers of files.
+    """Count labels and hints, find the `pairs` classes that go together most and, with `look`, read headers of files.
 
     >>> labels = Labels.from_dense([[1, 1, -1], [1, 1, 0], [0, 0, 1]], classes=["sea", "boat", "cat"])
     >>> found = inspect_data(ImageFiles([]), labels, look=False)
@@ -70,7 +89,8 @@ def inspect_data(
     kinds = row_kinds(labels)
     _, counts = np.unique(kinds, return_counts=True)
     files = _look(images, kinds, progress) if look and isinstance(images, ImageFiles) else None
-    return Inspection(labels.summary(), _pairs(labels, pairs), len(counts), int(counts[counts > 1].sum()), files)
+    repeated = int(counts[counts > 1].sum())
+    return Inspection(labels.summary(), _pairs(labels, pairs), len(counts), repeated, files, _hint_facts(labels, hints))
 
 
 def together(labels: Labels) -> csr_matrix:
@@ -97,6 +117,22 @@ def _pairs(labels: Labels, count: int) -> list[Pair]:
     order = np.lexsort((both.col, both.row, -both.data))[:count]
     found = zip(both.row[order].tolist(), both.col[order].tolist(), both.data[order].tolist(), strict=True)
     return [Pair(a, b, n, float(len(labels) * n / (int(positives[a]) * int(positives[b])))) for a, b, n in found]
+
+
+def _hint_facts(labels: Labels, hints: Hints | None) -> HintFacts | None:
+    if hints is None or not len(hints):
+        return None
+    rows, columns, values = labels.entries()
+    width = len(labels.classes)
+    known, asked = rows * width + columns, hints.rows * width + hints.columns  # both ascend
+    at = np.searchsorted(known, asked)
+    found = at < len(known)
+    found[found] = known[at[found]] == asked[found]
+    said = values[at[found]]
+    present, absent = int((said > 0).sum()), int((said < 0).sum())
+    low, middle, high = (float(value) for value in np.quantile(hints.confidence, (0, 0.5, 1)))
+    unknown = len(hints) - present - absent
+    return HintFacts(present, absent, unknown, len(np.unique(hints.rows)), (low, middle, high))
 
 
 def _look(images: ImageFiles, kinds: npt.NDArray[np.uint64], progress: Progress | None) -> FileFacts:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pluralis.checkpoint import write_file
 from pluralis.data.inspection import Inspection, together
+from pluralis.data.inspection_tables import hint_line
 from pluralis.labels import Labels
 
 if TYPE_CHECKING:  # slow to import
@@ -57,7 +58,8 @@ def _overview(labels: Labels, found: Inspection) -> str:
         ("different rows of labels", f"{found.patterns:,}"),
         ("images whose labels another image has too", f"{found.repeated:,}"),
     ]
-    return "<h2>Labels</h2>" + _table(("", ""), lines)
+    hints = "" if found.hints is None else f"<p class=small>{escape(hint_line(found.hints))}</p>"
+    return "<h2>Labels</h2>" + _table(("", ""), lines) + hints
 
 
 def _classes(found: Inspection) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from pluralis.data.inspection import Inspection
+from pluralis.data.inspection import HintFacts, Inspection
 
 
 def row_lines(found: Inspection) -> Iterator[str]:
@@ -22,6 +22,19 @@ def row_lines(found: Inspection) -> Iterator[str]:
     yield f"present labels an image {known.cardinality:.2f}; images by their number: {', '.join(shown)}{more}"
     yield f"images without any label {len(known.empty_rows):,}"
     yield f"different rows of labels {found.patterns:,}; images whose labels another image has too {found.repeated:,}"
+    if found.hints is not None:
+        yield hint_line(found.hints)
+
+
+def hint_line(hints: HintFacts) -> str:
+    """Guesses that stay beside the labels, by what people wrote."""
+    count = hints.present + hints.absent + hints.unknown
+    low, middle, high = hints.confidence
+    return (
+        f"hints of a machine, not labels: {count:,} for {hints.images:,} images, confidence {low:.2f} to {high:.2f},"
+        f" median {middle:.2f}; people wrote present {hints.present:,}, absent {hints.absent:,},"
+        f" nothing {hints.unknown:,}"
+    )
 
 
 def classes_table(found: Inspection, lines: int) -> Table:

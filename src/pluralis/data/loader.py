@@ -1,8 +1,8 @@
 """Batches whose rows and augmentation are functions of (seed, stage, epoch, row, view).
 
 Pictures are decoded to squares of `store_size` by worker processes, or once into RAM, into a file or
-onto the accelerator; augmentation then runs on whole batches where the network is. So workers and
-caches change the speed and nothing else.
+onto the accelerator. Augmentation runs on whole batches there, or, without an accelerator, in one
+thread beside the network. So workers and caches change the speed and nothing else.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from pluralis import distributed
 from pluralis.data import decoded
-from pluralis.data.augment import get_augment, resize
+from pluralis.data.augment import get_augment, make_view, resize
+from pluralis.data.workers import keep_memory, make_ahead
 from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock
@@ -32,6 +32,13 @@ CACHES = ("none", "ram", "disk", "device")
 _DENSE_LABELS = 64 * 2**20  # entries up to which labels are kept as one dense tensor on the device
 _PART = 64  # pictures that are decoded between two reports
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
+Tensors = tuple[Tensor, ...]
+Finish = Callable[[Tensor, Tensor], Tensors]  # rows, stored pictures -> what the network sees of them
+
+
+def _unchanged(index: Tensor, pixels: Tensor) -> Tensors:
+    return (pixels,)
 
 
 class Images(Protocol):
@@ -119,6 +126,7 @@ class Loader:
             if cache != "disk":
                 self._pixels = self._into_ram(progress)
                 self._squares = None
+        self._flat = self._pixels is not None and self._pixels.dim() == 2  # feature vectors, which stay as they are
         if cache == "device" and self._pixels is not None:
             self._pixels = self._pixels.to(self.device)
         dense = len(labels) * len(labels.classes) <= _DENSE_LABELS
@@ -136,34 +144,35 @@ class Loader:
     ) -> Iterator[Batch]:
         """The training batches of the clock's epoch from step `start` on, one view for each augmentation."""
         order = torch.randperm(len(self), generator=generator(seed, "order", clock.stage, clock.epoch))
-        changes = [get_augment(name) for name in augment]
-        views = [
-            (
-                change,
-                torch.rand(
-                    (len(self), change.columns),
-                    generator=generator(seed, "augment", clock.stage, clock.epoch, view),
-                ).to(self.device),
-            )
-            for view, change in enumerate(changes)
-        ]
-        batches = _cut(order, batch_size)[start:]
-        shares = [self._share(rows) for rows in batches]
-        stream = self._stream([rows for rows, _ in shares])
-        for (rows, weight), (index, pixels) in zip(shares, stream, strict=True):
-            flat = pixels.dim() == 2  # feature vectors are not augmented
-            seen = tuple(pixels if flat else change(pixels, draws[index], self.size) for change, draws in views)
+        views = []
+        for view, name in enumerate(augment):
+            change, random = get_augment(name), generator(seed, "augment", clock.stage, clock.epoch, view)
+            views.append((change, torch.rand((len(self), change.columns), generator=random).to(self.device)))
+
+        def finish(index: Tensor, pixels: Tensor) -> Tensors:
+            if self._flat:
+                return (pixels,) * len(views)
+            return tuple(make_view(change, pixels, draws[index], self.size) for change, draws in views)
+
+        shares = [self._share(rows) for rows in _cut(order, batch_size)[start:]]
+        stream = self._stream([rows for rows, _ in shares], finish)
+        for (rows, weight), (index, seen) in zip(shares, stream, strict=True):
             yield Batch(seen, self._labels_of(rows, index), index, weight)
 
     def in_order(self, batch_size: int, rows: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(rows, pictures at `size`) without augmentation, in the order of `rows` (default: all)."""
         rows = torch.arange(len(self)) if rows is None else rows
-        for index, pixels in self._stream(list(rows.split(batch_size))):
-            yield index, pixels if pixels.dim() == 2 else resize(pixels, self.size)
+
+        def finish(index: Tensor, pixels: Tensor) -> Tensors:
+            return (pixels if self._flat else resize(pixels, self.size),)
+
+        for index, (pixels,) in self._stream(list(rows.split(batch_size)), finish):
+            yield index, pixels
 
     def stored(self, batch_size: int, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """(rows, pictures as they are stored), in the order of `rows`."""
-        return self._stream(list(rows.split(batch_size)))
+        for index, (pixels,) in self._stream(list(rows.split(batch_size)), _unchanged):
+            yield index, pixels
 
     @staticmethod
     def _share(rows: Tensor) -> tuple[Tensor, float]:
@@ -179,40 +188,37 @@ class Loader:
             return self._dense[index]
         return torch.from_numpy(self.labels.dense(rows.numpy())).to(self.device, non_blocking=True)
 
-    def _stream(self, batches: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """(rows, pictures), both on the device, for each batch of row numbers."""
+    def _stream(self, batches: list[Tensor], finish: Finish) -> Iterator[tuple[Tensor, Tensors]]:
+        """(rows, finish(rows, pictures)), all on the device, for each batch of row numbers."""
         if not batches:
             return
         # One copy for all batches: a copy for each would hold up the device at every step.
         every = torch.cat(batches).to(self.device).split([len(rows) for rows in batches])
-        pin = self.device.type == "cuda" and (self._pixels is None or self._pixels.device.type == "cpu")
-        if self._squares is not None:
-            for index, pixels in zip(every, _ahead(self._squares.read, batches), strict=True):
-                yield index, (pixels.pin_memory() if pin else pixels).to(self.device, non_blocking=True)
-        elif self._pixels is None:
-            for index, pixels in zip(every, self._decoded(batches, pin), strict=True):
-                yield index, pixels.to(self.device, non_blocking=True)
-        elif self._pixels.device == self.device:
-            for index in every:
-                yield index, self._pixels[index]
+        here = self._pixels is not None and self._pixels.device == self.device
+        if self._pixels is not None:
+            pictures: Iterator[Tensor] = map(self._pixels.__getitem__, every if here else batches)
+        elif self._squares is not None:
+            pictures = map(self._squares.read, batches)
         else:
-            for index, rows in zip(every, batches, strict=True):
-                pixels = self._pixels[rows]
-                yield index, (pixels.pin_memory() if pin else pixels).to(self.device, non_blocking=True)
+            pictures = self._decoded(batches, self.device.type == "cuda")
+        ready = zip(every, pictures, strict=True)
+        if self.device.type == "cpu" and not self._flat:
+            keep_memory()
+            yield from _ahead((index, finish(index, pixels)) for index, pixels in ready)
+        else:
+            for index, pixels in ready if here else _ahead(ready):
+                yield index, finish(index, self._on_device(pixels))
+
+    def _on_device(self, pixels: Tensor) -> Tensor:
+        if self.device.type == "cuda" and not pixels.is_cuda:
+            pixels = pixels.pin_memory()
+        return pixels.to(self.device, non_blocking=True)
 
     def _decoded(self, batches: list[Tensor], pin: bool = False) -> Iterator[Tensor]:
-        loader = DataLoader(
-            _Decoder(self.images, self._store_size),
-            batch_sampler=[rows.tolist() for rows in batches],
-            num_workers=self._workers,
-            collate_fn=_collate,
-            pin_memory=pin,
-            generator=torch.Generator(),  # leave the global generator alone
-        )
-        for pixels in loader:
-            if isinstance(pixels, str):
-                raise DataError(pixels)
-            yield pixels
+        def decode(rows: Tensor) -> Tensor:
+            return torch.stack([self.images.decode(row, self._store_size) for row in rows.tolist()])
+
+        return make_ahead(decode, batches, self._workers, 3 * self._store_size**2 * max(map(len, batches)), pin)
 
     def _into_ram(self, progress: Progress | None) -> Tensor:
         shape = (len(self), 3, self._store_size, self._store_size)
@@ -239,14 +245,20 @@ class Loader:
                 progress(done, len(self))
 
 
-def _ahead(read: Callable[[Tensor], Tensor], batches: list[Tensor]) -> Iterator[Tensor]:
-    """read(batch) for each batch, of which the next is read while this one is used."""
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same, of which a thread makes the next one ready while this one is used.
+
+    It computes alone: more threads would wait for each other at every step where workers have the cores.
+    """
+    threads = torch.get_num_threads()
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(read, batches[0])
-        for following in batches[1:]:
-            ready, coming = coming, pool.submit(read, following)
-            yield ready.result()
-        yield coming.result()
+        pool.submit(torch.get_num_threads).result()  # a thread that has not asked takes the number set last, later on
+        pool.submit(torch.set_num_threads, 1).result()
+        torch.set_num_threads(threads)  # for threads that come later
+        coming = pool.submit(next, items, None)
+        while (ready := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield ready
 
 
 def _free_memory() -> int:
@@ -263,23 +275,3 @@ def _cut(rows: Tensor, batch_size: int) -> list[Tensor]:
     if len(batches) > 1 and len(batches[-1]) == 1 < batch_size:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
-
-
-class _Decoder(Dataset[Tensor | str]):
-    """A picture, or the reason why it cannot be had: an exception would lose its type on the way."""
-
-    def __init__(self, images: Images, size: int) -> None:
-        self._images, self._size = images, size
-
-    def __getitem__(self, row: int) -> Tensor | str:
-        try:
-            return self._images.decode(row, self._size)
-        except DataError as error:
-            return str(error)
-
-
-def _collate(items: list[Tensor | str]) -> Tensor | str:
-    for item in items:
-        if isinstance(item, str):
-            return item
-    return torch.stack([item for item in items if isinstance(item, Tensor)])

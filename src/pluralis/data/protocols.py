@@ -205,9 +205,7 @@ def _weights(labels: Labels, weights: Any, rows: Ints, columns: npt.NDArray[np.i
     return weight
 
 
-def _first_of_each_row(
-    labels: Labels, rows: Ints, columns: npt.NDArray[np.int32], key: npt.NDArray[Any]
-) -> Labels:
+def _first_of_each_row(labels: Labels, rows: Ints, columns: npt.NDArray[np.int32], key: npt.NDArray[Any]) -> Labels:
     """Of the positives the one with the smallest key of its row; where several have it, the first class."""
     starts = np.unique(rows, return_index=True)[1]
     chosen = np.lexsort((key, rows))[starts]  # stable, and `rows` ascend: row by row the places stay the same

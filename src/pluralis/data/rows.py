@@ -8,19 +8,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.data.dataset import Dataset, Hints
+from pluralis.data.dataset import Dataset
 from pluralis.errors import DataError
 
 
 def select_rows(data: Dataset, rows: Sequence[int] | npt.NDArray[np.int64]) -> Dataset:
     """The images, labels and hints of `rows`, in that order; no row twice."""
     chosen = np.asarray(rows, np.int64)
-    hints = data.hints
-    if hints is not None:
-        place = np.full(len(data), -1)
-        place[chosen] = np.arange(len(chosen))
-        kept = place[hints.rows] >= 0
-        hints = Hints.gather(place[hints.rows[kept]], hints.columns[kept], hints.confidence[kept])
+    hints = data.hints and data.hints.select(chosen, len(data))
     return Dataset([data.images[row] for row in chosen], data.labels.select(chosen), hints)
 
 
@@ -31,4 +26,3 @@ def leave_out(data: Dataset, names: set[str], where: Path) -> Dataset:
     if strange:
         raise DataError(f"{where}: {len(strange)} of its images are not in the data, such as {min(strange)!r}")
     return select_rows(data, [row for row, name in enumerate(ids) if name not in names])
-

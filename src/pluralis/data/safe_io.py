@@ -125,8 +125,7 @@ def _opened(path: str | Path, max_pixels: int, content: bytes | None) -> Iterato
     except Exception as error:
         words = " ".join(str(error).split())[:200]
         raise DataError(
-            f"image {shown(str(path))} does not decode: {type(error).__name__}: {words}; "
-            "replace it or leave it out"
+            f"image {shown(str(path))} does not decode: {type(error).__name__}: {words}; replace it or leave it out"
         ) from None
 
 
@@ -137,7 +136,7 @@ def _upright(image: Image.Image) -> Image.Image:
         turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # the pixels are whole: do not lose an image for its broken metadata
         turn = None
-    return image.copy() if turn is None else image.transpose(turn)
+    return image if turn is None else image.transpose(turn)
 
 
 def bad_name(name: str) -> str | None:

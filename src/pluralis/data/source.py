@@ -12,8 +12,8 @@ import numpy as np
 
 from pluralis.config import DataPart, SelectPart
 from pluralis.data import protocols
-from pluralis.data.dataset import Dataset
-from pluralis.data.formats import FORMATS, read, voc
+from pluralis.data.dataset import Dataset, Hints
+from pluralis.data.formats import FORMATS, coco, read, voc
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, TensorImages
 from pluralis.data.shard_images import pictures
@@ -23,13 +23,15 @@ from pluralis.labels import Labels
 
 @dataclass(frozen=True)
 class Source:
-    """Pictures and their labels, row by row."""
+    """Pictures, their labels, and what a machine said of them, row by row."""
 
     images: Images
     labels: Labels
+    hints: Hints | None = None
 
     def select(self, rows: np.ndarray) -> Source:
-        return Source(self.images.select(rows), self.labels.select(rows))
+        hints = None if self.hints is None else self.hints.select(rows, len(self.labels))
+        return Source(self.images.select(rows), self.labels.select(rows), hints)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Split:
     held: Source | None
     test: Source | None
     truth: Labels | None = None  # of the training rows, where the recipe's protocol hid labels: for reports alone
+    held_labels: tuple[Labels, Labels] | None = None  # of the held-out rows: those that are shown, and all
 
     def fingerprint(self) -> str:
         """Changes with classes, names, labels and sizes of the images that are used; not with where they lie."""
@@ -63,11 +66,25 @@ def load_source(part: DataPart) -> Source:
         scenes = make_scenes(**{"split": "train", "count": 2000, **part.options})
         return Source(TensorImages(scenes.images), Labels.from_dense(scenes.truth, scenes.classes))
     found = load_dataset(part)
-    return Source(pictures(part.images, found.images), found.labels)
+    return Source(pictures(part.images, found.images), found.labels, found.hints)
 
 
 def load_dataset(part: DataPart) -> Dataset:
     """What the reader of the recipe's format gives; the labels may lie elsewhere than the images."""
+    path, options = _place(part)
+    found = read(part.format, path, **options)
+    if len(found.labels) == 0:
+        raise DataError(f"{path} lists no image: there is nothing to train on")
+    return found
+
+
+def without_hints(part: DataPart) -> DataPart:
+    """For other images than those of the recipe, whose file of hints does not know them."""
+    return replace(part, options={key: value for key, value in part.options.items() if key != "hints"})
+
+
+def _place(part: DataPart) -> tuple[Path, dict[str, Any]]:
+    """What the reader is asked to read, and its options."""
     if not part.images:
         raise DataError("no data: name the folder of the images (--images DIR, or data.images in the recipe)")
     options: dict[str, Any] = dict(part.options)
@@ -80,10 +97,7 @@ def load_dataset(part: DataPart) -> Dataset:
     reserved = {"path", "format"} & options.keys()
     if reserved:
         raise DataError(f"data.options has no {min(reserved)!r}: name the data with data.images and data.labels")
-    found = read(part.format, path, **options)
-    if len(found.labels) == 0:
-        raise DataError(f"{path} lists no image: there is nothing to train on")
-    return found
+    return path, options
 
 
 def load_split(part: DataPart, select: SelectPart) -> Split:
@@ -96,21 +110,25 @@ def load_split(part: DataPart, select: SelectPart) -> Split:
             f"{len(shown)} images are too few to hold out {select.fraction:.0%} of them:"
             ' add images, or set select.rule = "last" and select.fraction = 0'
         )
-    seen = Source(source.images, shown)
+    seen = Source(source.images, shown, source.hints)
     if part.unlabelled == "error":
         _refuse_unlabelled(seen)
-    train, held = seen.select(train_rows), None
+    train, held, both = seen.select(train_rows), None, None
     truth = source.labels.select(train_rows) if shown is not source.labels else None
     if len(held_rows):
         held = (source if select.rule == "clean" else seen).select(held_rows)
+        both = shown.select(held_rows), source.labels.select(held_rows)
     if part.unlabelled == "drop":
         truth = truth and truth.select(_labelled_rows(train))
-        train, held = train.select(_labelled_rows(train)), held and held.select(_labelled_rows(held))
-    test = load_source(replace(part, **{"test": {}, **part.test})) if part.test else None
+        train = train.select(_labelled_rows(train))
+        if held is not None and both is not None:
+            left = _labelled_rows(held)
+            held, both = held.select(left), (both[0].select(left), both[1].select(left))
+    test = load_source(replace(without_hints(part), **{"test": {}, **part.test})) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
         _refuse_overlap(source, test)
-    return Split(train, held, test, truth)
+    return Split(train, held, test, truth, both)
 
 
 def apply_protocol(labels: Labels, part: DataPart) -> Labels:
@@ -143,12 +161,15 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
 
 def load_areas(part: DataPart, labels: Labels) -> np.ndarray:
     """[N, C] pixels that the boxes of each class cover in each image, where the format has boxes."""
-    if part.format != "voc":
-        raise DataError(
-            f'data.protocol = "{part.protocol}" goes by the areas of boxes, which are read from the format voc alone,'
-            f' not from {part.format}: use data.protocol = "single-positive" or "pick-rarest"'
-        )
-    return voc.areas(part.images, labels)
+    if part.format == "voc":
+        return voc.areas(part.images, labels)
+    if part.format == "coco":
+        path, options = _place(part)
+        return coco.areas(path, labels, **{key: options[key] for key in ("images", "split", "ids") if key in options})
+    raise DataError(
+        f'data.protocol = "{part.protocol}" goes by the areas of boxes, which are read from voc and coco alone,'
+        f' not from {part.format}: use data.protocol = "single-positive" or "pick-rarest"'
+    )
 
 
 def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:

@@ -122,9 +122,7 @@ class PUMLC(Method):
         x = batch.views[0]
         z, y = self.sign * self.net(x), self.sign * batch.labels
         tau = adaptive_temperature(z, self.alpha) if self.tau is None else self.tau
-        terms = {
-            "variational": variational(z, y, self.gamma, tau, self.positives_in_u, self.absent, self.variant)
-        }
+        terms = {"variational": variational(z, y, self.gamma, tau, self.positives_in_u, self.absent, self.variant)}
         if self.lam:
             pairs, mu = self._pairs(len(x), x.device), draw_beta(self.delta)
             wide = x.to(torch.promote_types(x.dtype, torch.float32))  # pictures may be uint8
@@ -165,9 +163,7 @@ class VPU(PUMLC):
         positives_in_u: bool = True,
         absent: str = "unlabelled",
     ) -> None:
-        super().__init__(
-            setup, gamma=0.0, tau=1.0, lam=lam, delta=delta, positives_in_u=positives_in_u, absent=absent
-        )
+        super().__init__(setup, gamma=0.0, tau=1.0, lam=lam, delta=delta, positives_in_u=positives_in_u, absent=absent)
         self.form = "probabilities"
 
 

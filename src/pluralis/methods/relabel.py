@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pluralis import distributed
+from pluralis.errors import RecipeError
 from pluralis.evaluate import calibrate
 from pluralis.losses import LOSSES, create_loss, selection_posterior
 from pluralis.method import Batch, Clock, Method, PredictTrain, Setup
-from pluralis.params import choice, number, whole
+from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
 from pluralis.state import Kept, LabelState
 from pluralis.views import VIEWS
@@ -33,6 +35,19 @@ class Relabel(Method):
     the loss is not `selection`, logits are calibrated first, by two numbers under which the written labels are most
     likely. Each stage trains as long as the plan says.
 
+    Options, all off by default; they combine:
+
+    folds    k ≥ 2 teachers in place of one, each in a stage of its own: teacher j leaves the labels of one in k rows
+             out of its loss (they weigh 0; drawn by the seed, `fold`) and then labels these rows and no others, so
+             that no network is asked about labels that it learned. k + `rounds` stages.
+    student  "strong": students see the strong view (RandAugment and Cutout, `data/randaugment.py`) in place of the one
+             that the plan names, teachers do not.
+    refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
+             r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
+    pair     two students f and g, which start from different heads. f learns from (t + r′_g)/2, where r′_g is the
+             posterior by g's logits without gradient, and g from (t + r′_f)/2. They predict by the mean of their
+             logits, and `refresh` takes the mean of r′_f and r′_g.
+
     >>> from pluralis.labels import Labels
     >>> from pluralis.models import create_model
     >>> setup = Setup(lambda: create_model("tiny", 3), 3, Labels.from_lists([[0], [1]], 3))
@@ -44,7 +59,10 @@ class Relabel(Method):
 
     paper = "ours: the likelihood of a pick, and one round of labels from many views"
     start_bias = "log-odds"
-    memory = ("soft.", "first.")
+    memory = ("soft.", "first.", "first_peer.", "fold")
+
+    fold: Tensor
+    taught: Tensor
 
     def __init__(
         self,
@@ -53,6 +71,10 @@ class Relabel(Method):
         views: str = "thorough",
         crop_weight: float = 0.25,
         rounds: int = 1,
+        folds: int = 0,
+        student: str = "plain",
+        refresh: float = 0.0,
+        pair: bool = False,
     ) -> None:
         super().__init__()
         self.calibrated = choice(_NAME, "loss", loss, LOSSES) != "selection"
@@ -60,38 +82,103 @@ class Relabel(Method):
         weight = number(_NAME, "crop_weight", crop_weight, low=0.0, high=1.0)
         self.looks = replace(looked, crop_weight=weight) if looked.crop_weight else looked
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
+        self.folds = _folds(folds, setup)
+        self.teachers = max(self.folds, 1)
+        self.strong = choice(_NAME, "student", student, ("plain", "strong")) == "strong"
+        self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
         self.net = setup.make_net()
+        self.peer = setup.make_net() if flag(_NAME, "pair", pair) else None
         self.loss = create_loss(loss)
         if setup.labels is not None:
             self.loss.start(setup.labels)
         self.batch_coupled = self.loss.batch_coupled
         self.soft = LabelState(setup.rows, setup.classes)
         self.first = Kept(self.net)
+        if self.folds:
+            self.register_buffer("fold", torch.zeros(setup.rows, dtype=torch.uint8))
+        if self.peer is not None:
+            self.first_peer = Kept(self.peer)
+            self.register_buffer("taught", torch.tensor(False))  # whether the networks are students already
+        self._moved: tuple[Tensor, Tensor] | None = None  # what `forward` leaves for `after_step`
 
     def stages(self, plan: Stage) -> list[Stage]:
-        return [plan] * (1 + self.rounds)
+        student = replace(plan, augment="strong") if self.strong else plan
+        return [plan] * self.teachers + [student] * self.rounds
 
     def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
         if clock.stage == 0:
             self.first.keep(self.net)
+            if self.peer is not None:
+                self.first_peer.keep(self.peer)
+            if self.folds:  # the loop has set the generator by its seed
+                self.fold.copy_(torch.randperm(len(self.fold)) % self.folds)
             return
+        self._relabel(clock.stage, predict_train)
+        self.first.put_back(self.net)
+        if self.peer is not None and clock.stage >= self.teachers:
+            self.first_peer.put_back(self.peer)
+            self.taught.fill_(True)
+
+    def _relabel(self, stage: int, predict_train: PredictTrain) -> None:
+        """By the network of the stage before: all rows, or those of the fold that it did not learn."""
         assert self.labels is not None
-        logits, given = predict_train(views=self.looks), torch.from_numpy(self.labels.dense())
+        if self.folds and stage <= self.folds:
+            rows = (self.fold == stage - 1).nonzero().flatten().cpu()
+            logits = predict_train(views=self.looks, rows=rows)
+        else:
+            rows, logits = torch.arange(len(self.labels)), predict_train(views=self.looks)
+        given = torch.from_numpy(self.labels.dense(rows.numpy()))
         if self.calibrated:
             scale, _ = calibrate(logits, given)
             logits = scale.a * logits + scale.b
-        self.soft.fill(selection_posterior(logits, given), given == 0, clock.stage)
-        self.first.put_back(self.net)
+        self.soft.fill(selection_posterior(logits, given), given == 0, stage, rows)
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
-        logits = self.net(batch.views[0])
-        if clock.stage == 0:
-            return {"loss": self.loss(logits, batch.labels, epoch=clock.epoch, epochs=clock.epochs)}
+        if clock.stage < self.teachers:
+            return {"loss": self._teacher_loss(batch, clock)}
         soft, guessed = self.soft(batch.index)
         target = torch.where(guessed, soft, (batch.labels > 0).to(soft))
-        return {"loss": F.binary_cross_entropy_with_logits(logits.float(), target)}
+        students = [self.net] if self.peer is None else [self.net, self.peer]
+        logits = [net(batch.views[0]).float() for net in students]
+        last = clock.stage + 1 == self.teachers + self.rounds
+        moves = self.refresh > 0 and last and 2 * clock.epoch >= clock.epochs
+        seen = [selection_posterior(z.detach(), batch.labels) for z in logits if moves or len(logits) > 1]
+        if moves:
+            mine = len(soft) if batch.weight else 0  # at weight 0 the row is another process's
+            self._moved = batch.index[:mine], soft.lerp(torch.stack(seen).mean(0), self.refresh)[:mine]
+        if len(logits) == 1:
+            return {"loss": F.binary_cross_entropy_with_logits(logits[0], target)}
+        targets = [(target + by_other) / 2 for by_other in reversed(seen)]
+        f, g = map(F.binary_cross_entropy_with_logits, logits, targets)
+        return {"f": f, "g": g}
+
+    def _teacher_loss(self, batch: Batch, clock: Clock) -> Tensor:
+        logits, labels = self.net(batch.views[0]), batch.labels
+        if not self.folds:
+            return self.loss(logits, labels, epoch=clock.epoch, epochs=clock.epochs)
+        # Of the rows that are left in the batch, with the weight that each has in the whole of it.
+        rows = (self.fold[batch.index] != clock.stage).nonzero().flatten()
+        if len(rows) == 0:
+            return logits[rows].sum()
+        loss = self.loss(logits[rows], labels[rows], epoch=clock.epoch, epochs=clock.epochs)
+        return loss * (len(rows) / len(labels))
+
+    def after_step(self, clock: Clock) -> None:
+        if self._moved is None:
+            return
+        rows, values = map(distributed.gather_rows, self._moved)
+        self._moved = None
+        self.soft.fill(values, self.soft(rows)[1], clock.stage, rows)
 
     def predict(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)
-        return logits
+        return logits if self.peer is None or not self.taught else (logits + self.peer(x)) / 2
+
+
+def _folds(folds: int, setup: Setup) -> int:
+    if whole(_NAME, "folds", folds, high=100) == 1:
+        raise RecipeError(f"{_NAME}: folds is 1, which leaves a teacher no row to learn; give 0, or 2 and more")
+    if setup.labels is not None and setup.rows < folds:
+        raise RecipeError(f"{_NAME}: folds is {folds}, but only {setup.rows} rows train; give at most {setup.rows}")
+    return folds

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pluralis.errors import RecipeError
 from pluralis.models.heads import Head, copy_bias
-from pluralis.params import number
+from pluralis.params import choice, number
 
 if TYPE_CHECKING:
     from pluralis.models.network import Network
 
 _LARGEST = 1e4  # sharper than this is the maximum, to all digits
 _SMALLEST = 1e-6  # and this the mean
+_LEARNED = (math.log(0.01), math.log(100.0))  # where the log of a learned sharpness stays
+_DROPS = {"channel": nn.Dropout2d, "place": nn.Dropout}
 
 
 class MapHead(Head):
@@ -23,12 +27,12 @@ class MapHead(Head):
 
     The parameters are those of the linear head, so that weights trained with either can be used with the other. A
     channel is dropped at all places at once: dropped at each on its own, the pooling would average the dropout away.
-    Features [B, D] are a map with one place.
+    That is an option nevertheless, `drop="place"`, a weaker dropout. Features [B, D] are a map with one place.
     """
 
-    def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0) -> None:
+    def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, drop: str = "channel") -> None:
         super().__init__()
-        self.dropout = nn.Dropout2d(dropout)
+        self.dropout = _DROPS[choice("heads lse and csra", "drop", drop, _DROPS)](dropout)
         self.fc = nn.Linear(in_channels, num_classes)
         nn.init.zeros_(self.fc.bias)
 
@@ -49,24 +53,38 @@ class LogMeanExpHead(MapHead):
     Networks".
     Its gradient at each place is softmax(r · M_c): places that speak for the class learn most, the others still do.
 
+    `r="learn"` is an option: one r for all classes, learned with the rest and stored with it (`log_r`, which starts at
+    log 0.5 and counts as no less than log 0.01 and no more than log 100; weight decay draws r to 1). Such weights do
+    not fit the linear head.
+
     >>> head = LogMeanExpHead(1, 1, r=1.0)
     >>> _ = head.fc.weight.data.fill_(1.0)
     >>> head(torch.tensor([[[[0.0, 2.0]]]]))  # log((1 + e²) / 2)
     tensor([[1.4338]], grad_fn=<AddBackward0>)
     """
 
-    def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, r: float = 0.5) -> None:
-        super().__init__(in_channels, num_classes, dropout)
-        self.r = number("head lse", "r", r, low=0.0, high=_LARGEST)
+    def __init__(
+        self, in_channels: int, num_classes: int, dropout: float = 0.0, r: float | str = 0.5, drop: str = "channel"
+    ) -> None:
+        super().__init__(in_channels, num_classes, dropout, drop)
+        if isinstance(r, str) and r != "learn":
+            raise RecipeError(f'head lse: r is {r!r}; give a number of at least 0, or "learn"')
+        self.log_r = nn.Parameter(torch.tensor(math.log(0.5))) if isinstance(r, str) else None
+        self._r = 0.5 if isinstance(r, str) else number("head lse", "r", r, low=0.0, high=_LARGEST)
+
+    @property
+    def r(self) -> float | Tensor:
+        """The sharpness: a number, or what was learned, with its graph."""
+        return self._r if self.log_r is None else self.log_r.clamp(*_LEARNED).exp()
 
     def forward(self, features: Tensor) -> Tensor:
-        maps = self.maps(features).flatten(2)
-        if self.r < _SMALLEST:
+        maps, r = self.maps(features).flatten(2), self.r
+        if isinstance(r, float) and r < _SMALLEST:
             return maps.mean(2)
         # A shift of the map shifts z by the same, so the maximum needs no gradient; and with expm1 and log1p a small r
         # loses no digits, as log(n) − log(n) would.
         top = maps.detach().amax(2, keepdim=True)
-        return top.squeeze(2) + torch.log1p(torch.expm1(self.r * (maps - top)).mean(2)) / self.r
+        return top.squeeze(2) + torch.log1p(torch.expm1(r * (maps - top)).mean(2)) / r
 
     def set_bias(self, values: Tensor) -> None:
         """`values` are what the logits are where the features are zero: a constant map is its own pooling."""
@@ -89,9 +107,15 @@ class CSRAHead(MapHead):
     """
 
     def __init__(
-        self, in_channels: int, num_classes: int, dropout: float = 0.0, lam: float = 0.3, temperature: float = 1.0
+        self,
+        in_channels: int,
+        num_classes: int,
+        dropout: float = 0.0,
+        lam: float = 0.3,
+        temperature: float = 1.0,
+        drop: str = "channel",
     ) -> None:
-        super().__init__(in_channels, num_classes, dropout)
+        super().__init__(in_channels, num_classes, dropout, drop)
         self.lam = number("head csra", "lam", lam, low=0.0)
         self.temperature = number("head csra", "temperature", temperature, low=0.0, high=_LARGEST)
 

@@ -25,10 +25,11 @@ from pluralis.data.formats import (
     shards,
     voc,
 )
+from pluralis.data.formats.hints_file import read_hints, write_hints
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
-__all__ = ["FORMATS", "Dataset", "Format", "read", "write"]
+__all__ = ["FORMATS", "Dataset", "Format", "read", "read_hints", "write", "write_hints"]
 
 
 class Format(NamedTuple):
@@ -61,10 +62,13 @@ def read(format: str, path: str | Path, **options: Any) -> Dataset:
     """Read the data set at `path`, a file or folder in one of FORMATS; `options` are those of its reader.
 
     Rows are sorted by image id, unless the reader says that the order of its files is a published one.
+    With every format `hints` may name a file of hints, as `write_hints` writes it: they are kept beside the labels.
     """
     reader = _entry(format).read
+    hints = options.pop("hints", None)
     _check_options(format, reader, (path,), options)
-    return reader(path, **options)
+    found = reader(path, **options)
+    return found if hints is None else read_hints(hints, found)
 
 
 def write(format: str, path: str | Path, data: Dataset | Labels, **options: Any) -> None:

@@ -8,7 +8,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pluralis.data.dataset import Dataset
+from pluralis.data.formats.boxes import Box, covered, is_box
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
 from pluralis.data.safe_json import Document, short, write_lists
 from pluralis.errors import DataError
@@ -85,6 +89,31 @@ def write(
     )
 
 
+def areas(
+    path: str | Path, labels: Labels, images: str | Path | None = None, split: str = "train2014", ids: str = "number"
+) -> npt.NDArray[np.float64]:
+    """[N, C] pixels that the boxes of each class cover together in each image; 0 where none is drawn.
+
+    A pixel under two boxes of one class counts once; the box of a crowd counts as any other. The options are those
+    of `read`, and `labels` what it gave: images and classes that these do not have are passed over.
+    """
+    check_ids(ids)
+    file, _ = _places(Path(path), images, split)
+    table = Table(file, {*_KEYS, "bbox"}, MAX_BYTES)
+    row, column = ({name: place for place, name in enumerate(names)} for names in (labels.ids, labels.classes))
+    names = table.categories()
+    files = {n: table.text(entry.get("file_name"), f"{where}.file_name") for where, n, entry in table.images()}
+    boxes: dict[tuple[int, int], list[Box]] = {}
+    for where, image, category, entry in table.drawn(files, names):
+        place = row.get(str(image) if ids == "number" else files[image]), column.get(names[category])
+        if place[0] is not None and place[1] is not None and entry.get("bbox") is not None:
+            boxes.setdefault((place[0], place[1]), []).append(table.box(entry["bbox"], f"{where}.bbox"))
+    found = np.zeros(labels.shape)
+    for cell, drawn in boxes.items():
+        found[cell] = covered(drawn)
+    return found
+
+
 def check_ids(ids: str) -> None:
     if ids not in ("number", "file"):
         raise DataError(f"ids={ids!r} is not possible; choose 'number' or 'file'")
@@ -141,6 +170,12 @@ class Table(Document):
     def annotations(self, files: dict[int, str], names: dict[int, str]) -> dict[int, set[int]]:
         """Number of an image -> numbers of the classes in it, for the images that have an annotation."""
         seen: dict[int, set[int]] = {}
+        for _, image, category, _ in self.drawn(files, names):
+            seen.setdefault(image, set()).add(category)
+        return seen
+
+    def drawn(self, files: dict[int, str], names: dict[int, str]) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
+        """Place, image, class and entry of every annotation."""
         for where, entry in self._entries("annotations"):
             image = self.whole(entry.get("image_id"), f"{where}.image_id")
             category = self.whole(entry.get("category_id"), f"{where}.category_id")
@@ -148,8 +183,17 @@ class Table(Document):
                 raise self.error(f"{where}.image_id: there is no image {image} in images; add it")
             if category not in names:
                 raise self.error(f"{where}.category_id: there is no class {category} in categories; add it")
-            seen.setdefault(image, set()).add(category)
-        return seen
+            yield where, image, category, entry
+
+    def box(self, value: Any, where: str) -> Box:
+        """The edges of [left, top, width, height]."""
+        sides = self.listed(value, where)
+        if len(sides) != 4 or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in sides):
+            raise self.error(f"{where} is {short(value)}; give four numbers: left, top, width and height")
+        left, top, width, height = sides
+        if not is_box(left, top, left + width, top + height):
+            raise self.error(f"{where}: the box {short(value)} is not possible; give a width and height of at least 0")
+        return float(left), float(top), float(left + width), float(top + height)
 
     def _entries(self, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(self.content, dict):

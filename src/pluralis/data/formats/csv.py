@@ -48,23 +48,21 @@ def read(
     long format, what holds for a class that no line gives for an image (unless stated: unknown).
     """
     table = Table(path, images, classes, unlisted)
-    records = _records(path)
-    line, header = next(records, (1, []))
+    lines = records(path)
+    line, header = next(lines, (1, []))
     if not header:
         raise DataError(f"{path}: the file is empty; begin it with the line image,label")
     if "image" not in header:
         raise DataError(f"{path}, line {line}: there is no column 'image'; begin with the line image,label")
     if header in _LONG:
-        _add_long(table, records, len(header))
+        _add_long(table, lines, len(header))
         # Sorted, since in order of appearance one new line could renumber them all.
         return table.dataset(complete=unlisted == "absent", sort_classes=classes is None)
-    _add_wide(table, records, header, line)
+    _add_wide(table, lines, header, line)
     return table.dataset()
 
 
-def write(
-    path: str | Path, data: Dataset | Labels, layout: str = "long", images: str | Path | None = None
-) -> None:
+def write(path: str | Path, data: Dataset | Labels, layout: str = "long", images: str | Path | None = None) -> None:
     """Write labels in the `layout` "long" or "wide"; `path` holds the old file or the whole new one, never a part.
 
     An image is named by its path below the folder `images`; without, by its id if that is where its path ends.
@@ -193,10 +191,12 @@ def _wrong_width(table: Table, cells: list[str], width: int, line: int) -> DataE
     return table.error(line, f"{len(cells)} cells under a header of {width}; quote cells that hold commas")
 
 
-def _records(path: str | Path) -> Records:
+def records(path: str | Path) -> Records:
     """The lines that are not blank, as (line number, cells); a record over several lines has the first's."""
     line = 0
     try:
+        if not Path(path).is_file():  # also keeps away from pipes and devices, on which reading may hang
+            raise DataError(f"{path}: cannot be read: it is not there, or not a plain file; check the path")
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)  # else an open quote would swallow the rest of the file
             for cells in reader:

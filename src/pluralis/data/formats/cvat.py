@@ -44,16 +44,16 @@ def read(
     file = Path(path) / "annotations.xml" if Path(path).is_dir() else Path(path)
     beside = file.parent / "images"
     folder = check_images(beside if images is None and beside.is_dir() else images, file)
-    classes: list[str] = []
+    number: dict[str, int] = {}  # of each class
     tagged: dict[str, set[str]] = {}
     for element in _elements(file):
         if element.tag == "label":
             if element.find("parent") is not None:  # a joint of a skeleton
                 continue
             name = element.findtext("name") or ""
-            if not name or name in classes:
+            if not name or name in number:
                 raise DataError(f"{file}: the label {name[:80]!r} has no name or is listed twice; mend the list")
-            classes.append(name)
+            number[name] = len(number)
             continue
         name = element.get("name") or ""
         where = f"{file}, image {(element.get('id') or str(len(tagged)))[:20]} ({name[:80]!r})"
@@ -63,15 +63,14 @@ def read(
         tagged[name] = {child.get("label") or "" for child in found}
         if "" in tagged[name]:
             raise DataError(f"{where}: one of its tags has no label; give it one, or take it out")
-        other = tagged[name].difference(classes) if classes else set()
+        other = [tag for tag in tagged[name] if tag not in number] if number else []
         if other:
             first = min(other)[:80]
-            raise DataError(f"{where}: the task has no label {first!r}; {nearest(first, (c[:80] for c in classes))}")
-    classes = classes or sorted(set().union(*tagged.values()))
-    number = {name: place for place, name in enumerate(classes)}
+            raise DataError(f"{where}: the task has no label {first!r}; {nearest(first, (c[:80] for c in number))}")
+    number = number or {name: place for place, name in enumerate(sorted(set().union(*tagged.values())))}
     ids = sorted(tagged)
     _, paths = locate(folder, ids, file)
-    return Dataset(paths, from_lists([{number[t] for t in tagged[i]} for i in ids], unlisted, classes, ids))
+    return Dataset(paths, from_lists([{number[t] for t in tagged[i]} for i in ids], unlisted, list(number), ids))
 
 
 def write(
@@ -99,6 +98,7 @@ def write(
                 file.write(f'    <tag label={quoteattr(labels.classes[column])} source="manual"></tag>\n')
             file.write("  </image>\n")
         file.write("</annotations>\n")
+
 
 def _elements(file: Path) -> Iterator[Any]:
     """The elements `label` of the task's list and `image`, each forgotten after its turn."""

@@ -20,7 +20,7 @@ def check_unlisted(unlisted: str | None) -> str:
     if unlisted is None or unlisted not in ("unknown", "absent"):
         raise DataError(
             f"unlisted={unlisted!r} is not possible; say 'absent' if every class was looked for in every image, "
-            "as for COCO, else 'unknown'"
+            "as for COCO, else 'unknown' (--unlisted): the file does not tell whether somebody looked"
         )
     return unlisted
 

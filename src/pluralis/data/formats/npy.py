@@ -185,6 +185,8 @@ def _names(path: Path) -> list[str]:
 
 def _class_names(path: Path, count: int) -> list[str]:
     try:
+        if not path.is_file():
+            raise DataError(f"{path}: cannot be read: no plain file; give a text file with a class in each line")
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}; give a text file with a class name in each line") from None

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.csv import neutralise, restore
+from pluralis.data.formats.hints_file import confidence as share
 from pluralis.data.formats.listing import check_images, locate
+from pluralis.data.formats.table import rows_of
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError
 from pluralis.labels import Labels
@@ -78,9 +80,8 @@ def write(path: str | Path, data: Dataset | Labels, names: str | Path | None = N
     with whole_text(path) as file:
         writer = csv.writer(file)
         writer.writerow(_HEADER)
-        for row, name in enumerate(ids):
-            start, stop = labels.indptr[row], labels.indptr[row + 1]
-            known = zip(labels.indices[start:stop], labels.values[start:stop], strict=True)
+        for name, columns, values in rows_of(labels, ids):
+            known = zip(columns, values, strict=True)
             writer.writerows((name, "verification", codes[c], int(v > 0)) for c, v in known)
         if hints is not None:
             entries = zip(hints.rows, hints.columns, hints.confidence, strict=True)
@@ -118,7 +119,7 @@ class _Table:
             if value is None or source == "machine":
                 self.hint_rows.append(row)
                 self.hint_columns.append(column)
-                self.confidence.append(_share(path, line, confidence))
+                self.confidence.append(share(path, line, confidence))
             else:
                 self.rows.append(row)
                 self.columns.append(column)
@@ -223,20 +224,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}; check the path") from None
 
 
-def _share(path: Path, line: int, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise DataError(f"{path}, line {line}: the confidence {text[:40]!r} is not possible; give a number from 0 to 1")
-    return value
-
-
 def _descriptions(path: Path) -> dict[str, str]:
     """Code -> name of every class, in the order of the file; older releases have no header."""
     described: dict[str, str] = {}
     try:
+        if not path.is_file():
+            raise DataError(f"{path}: is not there, or not a plain file; check the path of the class descriptions")
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             for cells in reader:

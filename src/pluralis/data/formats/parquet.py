@@ -58,9 +58,7 @@ def read(
     return table.dataset(complete=long and unlisted == "absent", sort_classes=long and not table.fixed)
 
 
-def write(
-    path: str | Path, data: Dataset | Labels, layout: str = "long", images: str | Path | None = None
-) -> None:
+def write(path: str | Path, data: Dataset | Labels, layout: str = "long", images: str | Path | None = None) -> None:
     """Write labels in the `layout` "long" or "wide"; `path` holds the old file or the whole new one, never a part.
 
     An image is named by its path below the folder `images`; without, by its id if that is where its path ends.

@@ -1,138 +1,175 @@
-"""PASCAL VOC: the lists `ImageSets/Main/<class>_<split>.txt`, the photos `JPEGImages`, the boxes `Annotations`."""
+"""PASCAL VOC: the lists `ImageSets/Main/<class>_<split>.txt`, the photos `JPEGImages`, the objects `Annotations`."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset, require_files
+from pluralis.data.formats.boxes import Box, covered
+from pluralis.data.formats.listing import check_unlisted, locate
+from pluralis.data.formats.table import check_classes
+from pluralis.data.formats.text_lines import lines
+from pluralis.data.formats.voc_xml import Annotation, box
 from pluralis.data.safe_io import Inside
-from pluralis.errors import DataError
+from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
-MAX_BYTES = 1 << 18  # of one annotation file: eighteen times the largest of VOC 2012, train and val
-MAX_SIDE = 1e9  # pixels: larger numbers are no coordinates
 _VALUES = {"1": 1, "-1": -1, "0": 0}
-_SIDES = ("xmin", "ymin", "xmax", "ymax")
-Box = tuple[float, float, float, float]
 
 
-def read(root: str | Path, split: str = "train", difficult: str = "unknown") -> Dataset:
+def read(
+    root: str | Path,
+    split: str = "train",
+    difficult: str = "unknown",
+    source: str = "lists",
+    unlisted: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> Dataset:
     """Read the images and labels of one split, "train", "val", "trainval" or another that has lists.
 
-    `root` is the folder VOC20xx, or one above it that holds a single VOC20xx. The classes are those
-    with a list for the split, sorted. A class is present (1), absent (-1), or all its objects are marked
-    as difficult (0): `difficult` makes that "unknown", or "absent" as in the published protocols.
+    `root` is the folder VOC20xx, or one above it that holds a single VOC20xx. Rows are sorted by image id.
+
+    `source` = "lists" takes the lists `ImageSets/Main/<class>_<split>.txt`, which say everything: the classes are
+    those with a list for the split, sorted, each present (1), absent (-1), or with all its objects marked as
+    difficult (0): `difficult` makes that "unknown", or "absent" as in the published protocols.
+
+    `source` = "xml" takes the objects in `Annotations/<image id>.xml`, for data sets of one's own that labelling
+    tools write in this format, of the images in `ImageSets/Main/<split>.txt`, or of all with split="all". Then
+    `unlisted` must be stated: a class without any object is "absent" if somebody looked for every class in every
+    image, as for VOC itself, else "unknown". `classes` fixes the classes; otherwise they are those that occur, sorted.
     """
     if difficult not in ("unknown", "absent"):
         raise DataError(f"difficult={difficult!r} is not possible; choose 'unknown' or 'absent'")
+    if source not in ("lists", "xml"):
+        raise DataError(f"source={source!r} is not possible; choose 'lists' or 'xml'")
+    if source == "xml":
+        return _read_xml(Path(root), split, difficult, check_unlisted(unlisted), classes)
+    if unlisted is not None or classes is not None:
+        raise DataError("the lists of VOC say what is absent, and name the classes; unlisted and classes go with xml")
     base = _year_folder(Path(root))
     lists = _lists(base / "ImageSets" / "Main", split)
-    classes = sorted(lists)
-    first = lists[classes[0]]
+    names = sorted(lists)
+    first = lists[names[0]]
     ids: list[str] = []
     columns = []
-    for name in classes:
-        lines = _parse(lists[name])
-        ids = ids or sorted(lines)
-        _check_same(lists[name], lines, first, ids)
-        columns.append([lines[i][0] for i in ids])
+    for name in names:
+        found = _parse(lists[name])
+        ids = ids or sorted(found)
+        _check_same(lists[name], found, first, ids)
+        columns.append([found[i][0] for i in ids])
     signed = np.array(columns, np.int8).T
     if difficult == "absent":
         signed = np.where(signed == 0, np.int8(-1), signed)
-    folder = Inside(base / "JPEGImages")
-    images = [folder.find(f"{i}.jpg") for i in ids]
-    require_files(images, first)
-    return Dataset(images, Labels.from_dense(signed, classes, ids))
+    images = locate(base / "JPEGImages", (f"{i}.jpg" for i in ids), first)[1]
+    return Dataset(images, Labels.from_dense(signed, names, ids))
 
 
 def areas(root: str | Path, labels: Labels) -> npt.NDArray[np.float64]:
     """[N, C] pixels that the boxes of each class cover together in each image, from `Annotations/<image id>.xml`.
 
-    A pixel under two boxes of one class counts once: ten people in a row are no larger than the picture. Objects that
-    are marked as difficult do not count, as in the lists. `root` is that of `read`, and `labels` what it gave; other
-    classes in the files, and parts of objects, are passed over. Where no box of a class is drawn its area is 0.
+    A pixel under two boxes of one class counts once. Objects that are marked as difficult do not count, as in the
+    lists. `root` is that of `read`, and `labels` what it gave; other classes in the files, and parts of objects, are
+    passed over. Where no box of a class is drawn its area is 0.
     """
-    folder = _year_folder(Path(root)) / "Annotations"
-    files = Inside(folder)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: is not there, so no box is known; unpack the annotations beside JPEGImages")
+    folder = _year_folder(Path(root), "Annotations")
+    files = Inside(folder / "Annotations")
     column = {name: place for place, name in enumerate(labels.classes)}
     found = np.zeros(labels.shape)
     for row, name in enumerate(labels.ids):
         for kind, boxes in _boxes(files.find(f"{name}.xml")).items():
             if kind in column:
-                found[row, column[kind]] = _covered(boxes)
+                found[row, column[kind]] = covered(boxes)
     return found
 
 
 def _boxes(path: Path) -> dict[str, list[Box]]:
-    """Class -> its boxes in one annotation file, as left, top, right and bottom edges."""
+    """Class -> its boxes in one annotation file."""
     boxes: dict[str, list[Box]] = defaultdict(list)
-    for number, entry in enumerate(_parse_xml(path).findall("object"), start=1):
-        where = f"{path}, object {number}"
-        name = (entry.findtext("name") or "").strip()
-        if not name:
-            raise DataError(f"{where}: it has no name; unpack the annotations again")
-        if (entry.findtext("difficult") or "").strip() == "1":
-            continue
-        try:
-            left, top, right, bottom = (float(entry.findtext(f"bndbox/{side}") or "") for side in _SIDES)
-        except ValueError:
-            raise DataError(f"{where}: its bndbox does not hold the numbers {', '.join(_SIDES)}") from None
-        if not (-MAX_SIDE < left <= right < MAX_SIDE and -MAX_SIDE < top <= bottom < MAX_SIDE):
-            raise DataError(f"{where}: the box {left:g}, {top:g}, {right:g}, {bottom:g} is not possible")
-        boxes[name].append((left, top, right + 1, bottom + 1))  # the last pixel belongs to the box
+    for thing in Annotation(path).things():
+        if not thing.difficult:
+            boxes[thing.name].append(box(thing))
     return boxes
 
 
-def _covered(boxes: list[Box]) -> float:
-    """The area of the union of the boxes: of all pieces that their edges cut, those that lie in a box."""
-    left, top, right, bottom = np.array(boxes).T[:, :, None]
-    x, y = np.unique([left, right]), np.unique([top, bottom])
-    across, down = (left <= x[:-1]) & (x[1:] <= right), (top <= y[:-1]) & (y[1:] <= bottom)
-    inside = down.T.astype(np.float32) @ across > 0
-    return float(np.diff(y) @ inside @ np.diff(x))
+def _read_xml(root: Path, split: str, difficult: str, unlisted: str, classes: Sequence[str] | None) -> Dataset:
+    if classes is not None:
+        check_classes(classes)
+    base = _year_folder(root, "Annotations")
+    files, photos = Inside(base / "Annotations"), Inside(base / "JPEGImages")
+    ids = sorted(_ids(base, split))
+    images, seen, wanted = list[Path](), list[dict[str, int]](), set(classes or ())
+    for name in ids:
+        content = Annotation(files.find(f"{name}.xml"))
+        images.append(_photo(photos, content, name))
+        seen.append({})
+        for thing in content.things():
+            if classes is not None and thing.name not in wanted:
+                known = nearest(thing.name[:80], list(classes))
+                raise DataError(f"{thing.where}: there is no class {thing.name[:80]!r}; {known}")
+            if not thing.difficult:
+                seen[-1][thing.name] = 1
+            else:
+                seen[-1].setdefault(thing.name, 0 if difficult == "unknown" else -1)
+    names = sorted(set().union(*seen)) if classes is None else list(classes)
+    if not names:
+        raise DataError(f"{base / 'Annotations'}: there is no object in the files; draw some, or give classes")
+    require_files(images, base / "Annotations")
+    number = {name: place for place, name in enumerate(names)}
+    if unlisted == "absent":
+        seen = [{**dict.fromkeys(names, -1), **row} for row in seen]
+    entries = [(row, number[name], value) for row, given in enumerate(seen) for name, value in given.items()]
+    rows, columns, values = np.array(entries, np.int64).reshape(-1, 3).T
+    return Dataset(images, Labels.from_entries(rows, columns, values, (len(ids), len(names)), names, ids))
 
 
-def _parse_xml(path: Path) -> Any:
-    from defusedxml import DefusedXmlException
-    from defusedxml.ElementTree import ParseError, fromstring
-
+def _photo(photos: Inside, content: Annotation, name: str) -> Path:
+    """The file that an annotation names or, where it is not there, the one called like the annotation."""
     try:
-        if not path.is_file():  # also keeps away from pipes and devices, on which reading may hang
-            raise DataError(f"{path}: is not there, so its boxes are not known; unpack the annotations again")
-        if path.stat().st_size > MAX_BYTES:
-            raise DataError(f"{path}: over the limit of {MAX_BYTES:,} bytes; it is no annotation of an image")
-        return fromstring(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; unpack the annotations again") from None
-    except (ParseError, DefusedXmlException, ValueError, LookupError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: is not plain XML: {words}; unpack the annotations again") from None
+        named = photos.find(content.filename) if content.filename else None
+    except DataError as error:
+        raise DataError(f"{content.path}: filename: {error}") from None
+    return named if named is not None and named.is_file() else photos.find(f"{name}.jpg")
 
 
-def _year_folder(root: Path) -> Path:
-    """The folder that holds ImageSets/Main: `root`, or the only VOC20xx at most two folders below."""
-    if (root / "ImageSets" / "Main").is_dir():
+def _ids(base: Path, split: str) -> Iterator[str]:
+    """The images of a split."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
+        raise DataError(f"split={split!r} is not possible; choose 'train', 'val', 'trainval' or 'all'")
+    if split == "all":
+        yield from (path.stem for path in (base / "Annotations").glob("*.xml"))
+        return
+    file = base / "ImageSets" / "Main" / f"{split}.txt"
+    if not file.is_file():
+        raise DataError(f"{file}: is not there; name the images in it, one a line, or take them all with split=all")
+    first: dict[str, int] = {}
+    for number, name in lines(file):
+        if first.setdefault(name, number) != number:
+            raise DataError(f"{file}, line {number}: image {name[:80]!r} is in line {first[name]} too; keep one")
+        yield name
+
+
+def _year_folder(root: Path, holds: str = "ImageSets/Main") -> Path:
+    """The folder that holds another one: `root`, or the only VOC20xx at most two folders below."""
+    if (root / holds).is_dir():
         return root
     found = [p for pattern in ("VOC20??", "*/VOC20??") for p in root.glob(pattern)]
-    found = sorted(p for p in found if (p / "ImageSets" / "Main").is_dir())
+    found = sorted(p for p in found if (p / holds).is_dir())
     if len(found) == 1:
         return found[0]
     if found:
         raise DataError(f"{root}: holds {', '.join(p.name for p in found)}; give the folder of one of them")
-    raise DataError(f"{root}: there is no ImageSets/Main in it; give the folder VOC20xx of an unpacked VOCdevkit")
+    raise DataError(f"{root}: there is no {holds} in it; give the folder VOC20xx of an unpacked VOCdevkit")
 
 
 def _lists(folder: Path, split: str) -> dict[str, Path]:
     """Class -> its list for the split."""
-    if not re.fullmatch(r"[A-Za-z0-9-]+", split):
+    if not re.fullmatch(r"[A-Za-z0-9-]+", split):  # no underscore: it parts the class from the split
         raise DataError(f"split={split!r} is not possible; choose 'train', 'val' or 'trainval'")
     ending = f"_{split}.txt"
     lists = {p.name.removesuffix(ending): p for p in folder.glob(f"?*{ending}")}
@@ -145,6 +182,8 @@ def _lists(folder: Path, split: str) -> dict[str, Path]:
 def _parse(path: Path) -> dict[str, tuple[int, int]]:
     """Image id -> (1, -1 or 0, line number)."""
     try:
+        if not path.is_file():  # pipes and devices, on which reading may hang
+            raise DataError(f"{path}: is not a plain file; unpack the lists again")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}; unpack the lists again") from None

@@ -1,0 +1,121 @@
+"""Label files of a million images: seconds and peak memory of writing and reading, each in a process of its own.
+
+    python -m benchmarks.data --huge             # all of them, about ten minutes and 3 GB of disk
+    python -m benchmarks.huge_labels --only csv  # those of one format
+
+A matrix of 1,000,000 × 20,000 labels would take 20 GB: nothing here may come near it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SECONDS, MEGABYTES = 20.0, 1000.0  # to read the first case
+
+
+class Case(NamedTuple):
+    """A format, the size of the matrix, and how many labels of a row are known."""
+
+    format: str
+    rows: int
+    classes: int
+    known: int
+
+
+CASES = (
+    Case("csv", 1_000_000, 80, 3),
+    Case("openimages", 1_000_000, 20_000, 20),  # as many classes as Open Images has, and as many labels
+    Case("csv", 1_000_000, 20_000, 20),
+    Case("jsonl", 1_000_000, 20_000, 20),
+    Case("parquet", 1_000_000, 20_000, 20),
+    Case("lvis", 100_000, 1_203, 12),  # LVIS itself
+)
+CHILD = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+from benchmarks.memory import peak_megabytes as peak
+from pluralis.data import read, write
+from pluralis.labels import Labels
+
+what, name, path, folder, rows, classes, known = *sys.argv[1:5], *map(int, sys.argv[5:])
+
+def make():
+    rng, first = np.random.default_rng(0), np.arange(known) * (classes // known)  # one from each part
+    columns = rng.integers(first, np.append(first[1:], classes), (rows, known), np.int32)
+    values = rng.integers(0, 2, rows * known, np.int8) * 2 - 1
+    names = [f"class {number:05}" for number in range(classes)]
+    ids = [f"{row:07}.jpg" for row in range(rows)]
+    return Labels(np.arange(rows + 1) * known, columns.reshape(-1), values, names, ids)
+
+labels = make() if what != "read" else None
+before, start, cpu = peak(), time.perf_counter(), time.process_time()
+if what == "write":
+    write(name, path, labels)
+else:
+    options = {"openimages": {"suffix": ""}, "lvis": {"ids": "file"}}.get(name, {})
+    found = read(name, path, images=folder, **options).labels
+figures = time.perf_counter() - start, time.process_time() - cpu, peak(), peak() - before
+if what == "read":  # every class occurs, so that the labels are the same without their list
+    labels = make()
+    assert found == labels, "the labels changed on their way"
+print(json.dumps(figures))
+"""
+
+
+def main(only: str = "", scratch: str = "") -> dict[str, Any]:
+    """Measure every case, or those of one format, and print a line for each; `scratch` is where the files go."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=scratch or None) as name:
+        folder = Path(name) / "images"
+        folder.mkdir()
+        there = 0
+        for case in CASES:
+            if only and case.format != only:
+                continue
+            for row in range(there, case.rows):  # readers look for the file of every image
+                (folder / f"{row:07}.jpg").touch()
+            there = max(there, case.rows)
+            path = Path(name) / "labels"
+            written, read = (_child(what, case, path, folder) for what in ("write", "read"))
+            size = path.stat().st_size / 1e6
+            path.unlink()
+            title = f"{case.format} {case.rows:,} × {case.classes:,}, {case.rows * case.known:,} labels"
+            found[title] = {
+                "MB": size,
+                **{f"write {key}": value for key, value in written.items()},
+                **{f"read {key}": value for key, value in read.items()},
+            }
+            print(
+                f"{title}: {size:,.0f} MB; read in {read['seconds']:.1f} s ({read['CPU']:.1f} s CPU),"
+                f" peak {read['peak MB']:,.0f} MB; written in {written['seconds']:.1f} s ({written['CPU']:.1f} s CPU),"
+                f" {written['more MB']:,.0f} MB beside the labels{_verdict(case, read)}",
+                flush=True,
+            )
+    return found
+
+
+def _verdict(case: Case, read: dict[str, float]) -> str:
+    if case != CASES[0]:
+        return ""
+    good = read["CPU"] < SECONDS and read["peak MB"] < MEGABYTES
+    return f": {'ok' if good else 'TOO MUCH'} (bars {SECONDS:g} s, {MEGABYTES:g} MB)"
+
+
+def _child(what: str, case: Case, path: Path, folder: Path) -> dict[str, float]:
+    words = [what, case.format, str(path), str(folder), *map(str, case[1:])]
+    out = subprocess.run([sys.executable, "-c", CHILD, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return dict(zip(("seconds", "CPU", "peak MB", "more MB"), json.loads(out), strict=True))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="a format")
+    parser.add_argument("--scratch", default="", help="folder for the files, removed at the end")
+    main(**vars(parser.parse_args()))

@@ -1,0 +1,1 @@
+"""A bench: one TOML spec becomes runs, and the runs become tables."""

@@ -1,0 +1,92 @@
+"""Figures of a bench, by kind: each is drawn from stored runs, and its numbers come from a function of their own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pluralis.bench.figures.against import known_ratio, sweep
+from pluralis.bench.figures.attention import draw_attention
+from pluralis.bench.figures.class_gain import class_gain
+from pluralis.bench.figures.curves import kl_discrepancy, learning_curves, positive_loss, wasserstein_by_epoch
+from pluralis.bench.figures.false_negatives import draw_false_negatives
+from pluralis.bench.figures.gradients import gradients
+from pluralis.bench.figures.label_counts import draw_label_counts
+from pluralis.bench.figures.landscape import draw_landscape
+from pluralis.bench.figures.pseudo_labels import pseudo_labels
+from pluralis.bench.figures.separation import draw_densities, draw_distances
+from pluralis.errors import DataError, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from pluralis.bench.store import Result
+
+KINDS: dict[str, Callable[..., Figure]] = {
+    "learning-curves": learning_curves,
+    "known-ratio": known_ratio,
+    "densities": draw_densities,
+    "wasserstein": draw_distances,
+    "wasserstein-by-epoch": wasserstein_by_epoch,
+    "class-gain": class_gain,
+    "gradients": gradients,
+    "kl-discrepancy": kl_discrepancy,
+    "sweep": sweep,
+    "false-negatives": draw_false_negatives,
+    "pseudo-labels": pseudo_labels,
+    "label-counts": draw_label_counts,
+    "landscape": draw_landscape,
+    "attention": draw_attention,
+    "positive-loss": positive_loss,
+}
+"""Name of a kind -> function (runs, **options)."""
+_ANY = ("rows", "columns")  # options of every kind: which runs it is drawn from
+_WITHOUT_RUNS = ("gradients",)
+_HEADING = ("kind", "title", "scales")  # keys of a [[figures]] table that are no options
+
+
+def draw(kind: str, runs: Sequence[Result], options: Mapping[str, Any] | None = None) -> Figure:
+    """The figure of a kind from stored runs; `rows` and `columns` among the options say of which.
+
+    >>> figure = draw("gradients", [], {"losses": ["an", "em"]})
+    >>> [axes.get_title() for axes in figure.axes]
+    ['annotated positives', 'unannotated labels']
+    """
+    options = dict(options or {})
+    check(kind, options)
+    for option, name in (("rows", "row"), ("columns", "column")):
+        wanted = options.pop(option, None)
+        if wanted is not None:
+            runs = [run for run in runs if getattr(run, name) in wanted or (name == "row" and run.spec_row in wanted)]
+    if not runs and kind not in _WITHOUT_RUNS:
+        raise DataError(f"figure {kind}: none of its runs is finished")
+    return KINDS[kind](runs, **options)
+
+
+def options_of(figure: Mapping[str, Any], baseline: str) -> dict[str, Any]:
+    """The options of a [[figures]] table; a kind that needs a baseline has that of the spec, if it names none.
+
+    >>> options_of({"kind": "class-gain", "title": "Gains", "most": 20}, baseline="an")
+    {'baseline': 'an', 'most': 20}
+    """
+    options = {key: value for key, value in figure.items() if key not in _HEADING}
+    known = inspect.signature(KINDS[figure["kind"]]).parameters if figure["kind"] in KINDS else {}
+    needed = "baseline" in known and known["baseline"].default is inspect.Parameter.empty
+    return {"baseline": baseline, **options} if needed and baseline else options
+
+
+def check(kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse a kind or an option that does not exist, and one that is missing, before anything is run."""
+    if kind not in KINDS:
+        raise RecipeError(f"there is no figure of the kind {kind!r}; {nearest(kind, KINDS)}")
+    known = {name: p for name, p in inspect.signature(KINDS[kind]).parameters.items() if name != "runs"}
+    for name in options:
+        if name not in (*known, *_ANY):
+            raise RecipeError(f"figure {kind}: unknown option {name!r}; {nearest(name, (*known, *_ANY))}")
+    for name, p in known.items():
+        if p.default is inspect.Parameter.empty and name not in options:
+            raise RecipeError(f"figure {kind}: needs the option {name!r}: add {name} = …")
+    for name in _ANY:
+        if not isinstance(options.get(name, []), list):
+            raise RecipeError(f"figure {kind}: {name} is {options[name]!r}; give a list of names")

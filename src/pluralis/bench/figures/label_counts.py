@@ -1,0 +1,73 @@
+"""How many labels of each class are written, and how many are there unwritten, in the training data of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pluralis.bench.figures.canvas import COLOURS, GREY, legend, new_figure, shorten
+from pluralis.bench.figures.stored import describe
+from pluralis.errors import DataError
+from pluralis.params import whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from pluralis.bench.store import Result
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """For each class [C]: present labels that were written, present ones that were not, absent ones that were not."""
+
+    classes: tuple[str, ...]
+    written: Counts
+    hidden: Counts
+    absent: Counts
+
+
+def label_counts(classes: Sequence[str], given: npt.ArrayLike, truth: npt.ArrayLike) -> LabelCounts:
+    """From what training is told and what is true, [N, C] each."""
+    given, truth = np.asarray(given), np.asarray(truth)
+    unknown = given == 0
+    counts = ((given > 0).sum(0), (unknown & (truth > 0)).sum(0), (unknown & (truth < 0)).sum(0))
+    return LabelCounts(tuple(classes), *counts)
+
+
+def draw_label_counts(runs: Sequence[Result], most: int = 80) -> Figure:
+    """Labels of each class, a panel for each column (Chen et al., IJCAI 2024, Figure 4; Zhou et al., 2022, Figure 9).
+
+    Of the first run of a column, as its protocol draws them; the `most` frequent classes.
+    """
+    from pluralis.config import Recipe
+    from pluralis.data.source import load_split
+
+    most = whole("figure label-counts", "most", most, low=1)
+    first = {run.column: run for run in reversed(runs)}
+    figure, panels = new_figure(len(first), columns=1, size=(8.0, 3.0))
+    for axes, column in zip(panels, reversed(first), strict=True):
+        recipe = Recipe.from_dict(first[column].recipe)
+        split = load_split(recipe.data, recipe.select)
+        if split.truth is None:
+            raise DataError(f"no label is hidden from {describe(first[column])}: leave it out with columns = […]")
+        found = label_counts(split.train.labels.classes, split.train.labels.dense(), split.truth.dense())
+        order = np.argsort(-(found.written + found.hidden), kind="stable")[:most]
+        places = np.arange(len(order))
+        axes.bar(places, found.written[order], color=COLOURS[0], label="present, written")
+        axes.bar(
+            places, found.hidden[order], bottom=found.written[order], color=COLOURS[1], label="present, not written"
+        )
+        axes.axhline(len(split.train.labels), color=GREY, ls="--", label="images")
+        axes.set_xticks(places, [shorten(found.classes[c], 18) for c in order], rotation=90, fontsize=8)
+        share = found.hidden.sum() / max(found.hidden.sum() + found.absent.sum(), 1)
+        title = f"{share:.1%} of the unannotated labels are present"
+        axes.set_title(f"{shorten(column)}: {title}" if column else title, fontsize=10)
+        axes.set_ylabel("labels")
+    legend(figure, panels[0], above=True)
+    return figure

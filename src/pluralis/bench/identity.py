@@ -1,0 +1,84 @@
+"""What a run is known by: its recipe, its data and the code, and nothing about where files lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pluralis
+from pluralis.config import DataPart, Recipe
+from pluralis.data.source import Source, load_source
+from pluralis.errors import WeightsError
+
+DIGITS = "digits"
+"""As `model.weights`: the tiny backbone trained on single digits, which the bench makes when it is needed."""
+_DRAWN = ("single-positive", "pick-area", "known-ratio", "drop-positives", "flip-positives", "fixed-per-class")
+
+
+def run_key(recipe: Recipe, views: list[str], data: str) -> str:
+    """The same for runs that must give the same result, another one for all others."""
+    return _digest([decides(recipe), sorted(set(views) - {"fast"}), data, pluralis.__version__])[:16]
+
+
+def decides(recipe: Recipe) -> dict[str, Any]:
+    """What of a recipe decides a result or what is kept of it: no paths, devices, workers or caches."""
+    values = recipe.to_dict()
+    data, model, run = values["data"], values["model"], values["run"]
+    data |= {"images": "", "labels": ""}
+    data["test"] = {key: value for key, value in data["test"].items() if key not in ("images", "labels")}
+    if data["protocol"] not in _DRAWN:
+        data["protocol_seed"] = 0
+    if model["weights"] not in ("", "imagenet", DIGITS):
+        model |= {"weights": _file_hash(Path(model["weights"])), "sha256": ""}
+    kept = {key: run[key] for key in ("seed", "precision", "deterministic", "watch_test", "watch_train")}
+    more = {"watch_rules": True} if run["watch_rules"] else {}  # without it the keys are those from before it was there
+    values["run"] = {**kept, **more, "features": run["cache"] == "features"}
+    return values
+
+
+def data_hash(part: DataPart) -> str:
+    """Changes with names, labels and sizes of the images, of the test set too; not with where they lie."""
+    digest = hashlib.sha256()
+    parts = [replace(part, test={}), *([replace(part, **{"test": {}, **part.test})] if part.test else [])]
+    for source in map(load_source, parts):
+        _add(digest, source)
+    return digest.hexdigest()
+
+
+def source_part(part: DataPart) -> str:
+    """Parts with the same text read the same data: what is shown of it, and how large, comes later."""
+    read = (part.format, part.images, part.labels, part.options, part.test)
+    return json.dumps(read, sort_keys=True, default=str)
+
+
+@cache
+def code_hash() -> str:
+    """Of the package's modules, apart from those that only run benches and show results."""
+    root = Path(pluralis.__file__).parent
+    files = sorted(path.relative_to(root) for path in root.rglob("*.py"))
+    mine = [path for path in files if "bench" not in path.parts and not path.stem.endswith("cli")]
+    return _digest([[str(path), hashlib.sha256((root / path).read_bytes()).hexdigest()] for path in mine])[:16]
+
+
+def _add(digest: Any, source: Source) -> None:
+    digest.update(repr(source.labels.classes).encode())
+    digest.update("\0".join(source.labels.ids).encode() + b"\0\0" + source.images.signature())
+    for array in source.labels.entries():
+        digest.update(np.ascontiguousarray(array).tobytes())
+
+
+def _file_hash(path: Path) -> str:
+    try:
+        return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise WeightsError(f"cannot read the weights {path} ({error.strerror}): check model.weights") from error
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

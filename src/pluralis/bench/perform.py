@@ -1,0 +1,144 @@
+"""One run of a bench in this process: train it, or go on with it, measure it, and store the result."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import pluralis
+from pluralis.bench.identity import code_hash
+from pluralis.bench.plan import Run, digits_file
+from pluralis.bench.store import Store
+from pluralis.checkpoint import read_snapshot
+from pluralis.config import Recipe
+from pluralis.data.source import load_split
+from pluralis.errors import CheckpointError
+from pluralis.evaluate import evaluate
+from pluralis.run import Hooks, TrainedRun, make_loader, train
+from pluralis.runtime import Runtime
+
+MEASURED = ("mAP", "CF1", "OF1")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as it travels to another process."""
+
+    out: Path
+    run: Run
+    keep: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        run = {**vars(self.run), "recipe": self.run.recipe.to_dict(), "order": list(self.run.order)}
+        return {"out": str(self.out), "run": run, "keep": self.keep}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        run = {**values["run"], "recipe": Recipe.from_dict(values["run"]["recipe"])}
+        return cls(Path(values["out"]), Run(**{**run, "order": tuple(run["order"])}), values["keep"])
+
+
+def perform(job: Job, hooks: Hooks | None = None) -> str:
+    """Gives "done", or "elsewhere" if another process has this run; what goes wrong is raised."""
+    run, store = job.run, Store(job.out)
+    with store.lock(run.key) as mine:
+        if not mine:
+            return "elsewhere"
+        if is_done(store, job):
+            return "done"
+        if run.recipe.model.weights == str(digits_file(job.out)):
+            _make_digits(store)
+        folder = store.folder(run.key)
+        _leave_behind(folder, run.recipe)
+        trained = train(run.recipe, folder, hooks, views=run.views)
+        store.write(run.key, _values(run, trained, folder))
+        shutil.rmtree(folder / "checkpoints" if job.keep else folder, ignore_errors=True)
+    return "done"
+
+
+def is_done(store: Store, job: Job) -> bool:
+    """Whether there is a result that can be trusted, and the folder if it is to be kept."""
+    try:
+        found = store.read(job.run)
+    except CheckpointError:
+        return False
+    return found is not None and (found.folder is not None or not job.keep)
+
+
+def _make_digits(store: Store) -> None:
+    """The weights of the embedded scale; whoever comes second waits for them."""
+    from pluralis.demo import DemoSize, pretrain
+
+    with store.lock("digits", wait=True):
+        pretrain(store.out, DemoSize())
+
+
+def _leave_behind(folder: Path, recipe: Recipe) -> None:
+    """A run that was begun for another device, or from weights at another place, cannot go on: it starts again."""
+    if not (folder / "recipe.toml").exists():
+        return
+    begun = Recipe.load(folder / "recipe.toml")
+    same = ("device", "precision", "compile", "autotune", "deterministic", "record")
+    moved = begun.model.weights != recipe.model.weights
+    if moved or any(getattr(begun.run, key) != getattr(recipe.run, key) for key in same):
+        shutil.rmtree(folder)
+
+
+def _values(run: Run, trained: TrainedRun, folder: Path) -> dict[str, Any]:
+    device = next(trained.method.parameters()).device
+    versions = {"pluralis": pluralis.__version__, "torch": torch.__version__, "numpy": np.__version__}
+    return {
+        "key": run.key,
+        "row": run.row,
+        "column": run.column,
+        "seed": run.seed,
+        "draw": run.draw,
+        "spec row": run.spec_row,
+        "grid": run.grid,
+        "recipe": trained.recipe.to_dict(),
+        "data hash": run.data_hash,
+        "code version": pluralis.__version__,
+        "code hash": code_hash(),
+        "classes": list(trained.classes),
+        "history": trained.history,
+        "chosen": trained.chosen,
+        "rule": trained.rule,
+        "test": {**trained.test, **_by_views(trained, run.views), **_right_guesses(folder)},
+        "per class AP": trained.per_class,
+        "seconds": trained.seconds,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "versions": {"python": platform.python_version(), **versions},
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _right_guesses(folder: Path) -> dict[str, float | None]:
+    """Per cent of the labels that the method guessed to be absent, or present, that are so."""
+    if not (folder / "guesses.json").exists():
+        return {}
+    tables = read_snapshot(folder / "guesses").meta["guesses by epoch"]
+    last = {what: table[-1]["accuracy"] if table else None for what, table in tables.items()}
+    return {f"guessed {what} accuracy": None if share is None else 100 * share for what, share in last.items()}
+
+
+def _by_views(trained: TrainedRun, views: list[str]) -> dict[str, float]:
+    """Figures on the test set with other views than `fast`."""
+    if not views:
+        return {}
+    recipe, figures = trained.recipe, dict[str, float]()
+    test = load_split(recipe.data, recipe.select).test
+    assert test is not None  # the plan refuses recipes without
+    device = next(trained.method.parameters()).device
+    data = make_loader(test, recipe, device, cache=recipe.run.cache)
+    with torch.no_grad(), Runtime(device, recipe.run.precision).autocast():
+        for name in views:
+            found = evaluate(trained.method, data, trained.calibration_of(name), views=name)
+            figures |= {f"{name} {key}": found[key] for key in MEASURED}
+    return figures

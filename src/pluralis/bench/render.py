@@ -1,0 +1,108 @@
+"""A table as Markdown, LaTeX, CSV and HTML."""
+
+from __future__ import annotations
+
+import csv
+import html as escaping
+import io
+from itertools import groupby
+
+from pluralis.bench.table_model import BEST, SECOND, Cell, Line, Table
+
+_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "<": "$<$", ">": "$>$"}
+_LATEX |= {char: f"\\{char}" for char in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def markdown(table: Table) -> str:
+    """A heading, the table, and its notes; what is second is underlined by the tag that Markdown takes from HTML."""
+    marks = {BEST: "**{}**", SECOND: "<u>{}</u>"}
+    width = len(table.header) + 1
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    lines = [f"## {table.title}", "", line(["", *(_plain(head.title) for head in table.header)])]
+    lines.append("|" + "---|" + "--:|" * (width - 1))
+    for group, members in _groups(table):
+        if group:
+            lines.append(line([f"*{_plain(group)}*", *[""] * (width - 1)]))
+        for one in members:
+            cells = [marks.get(cell.mark, "{}").format(_plain(cell.text)) for cell in one.cells]
+            lines.append(line([_plain(one.name), *cells]))
+    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+
+
+def latex(table: Table) -> str:
+    """A table that needs no package."""
+    marks = {BEST: r"\textbf{%s}", SECOND: r"\underline{%s}"}
+    width = len(table.header) + 1
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\hline"]
+    lines += [" & ".join(["", *(_tex(head.title) for head in table.header)]) + r" \\", r"\hline"]
+    for group, members in _groups(table):
+        if group:
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{_tex(group)}}}}} \\")
+        for one in members:
+            cells = [marks.get(cell.mark, "%s") % _tex(cell.text) for cell in one.cells]
+            lines.append(" & ".join([_tex(one.name), *cells]) + r" \\")
+    caption = " ".join([f"{table.title}.", *table.notes])
+    lines += [r"\hline", r"\end{tabular}", rf"\caption{{{_tex(caption)}}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(tables: list[Table]) -> str:
+    """The numbers of all tables, one a line: nothing is rounded."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["table", "group", "row", "column", "figure", "value", "mark"])
+    for table in tables:
+        for line in table.lines:
+            for head, cell in zip(table.header, line.cells, strict=True):
+                for part, value in zip(head.parts, cell.numbers, strict=bool(cell.numbers)):
+                    if value is not None:
+                        place = [table.title, line.group, line.name, head.title]
+                        writer.writerow([*map(_harmless, place), part, repr(value), cell.mark])
+    return text.getvalue()
+
+
+def html(table: Table) -> str:
+    """A heading, the `<table>` and a list of its notes; every text is escaped."""
+    marks = {BEST: "<b>{}</b>", SECOND: "<u>{}</u>"}
+    safe = escaping.escape
+    heads = "".join(f"<th>{safe(head.title)}</th>" for head in table.header)
+    lines = [f"<h2>{safe(table.title)}</h2>", "<table>", f"<thead><tr><th></th>{heads}</tr></thead>", "<tbody>"]
+
+    def cell(one: Cell) -> str:
+        return f"<td>{marks.get(one.mark, '{}').format(safe(one.text))}</td>"
+
+    for group, members in _groups(table):
+        if group:
+            lines.append(f'<tr><th colspan="{len(table.header) + 1}">{safe(group)}</th></tr>')
+        lines += [f"<tr><th>{safe(one.name)}</th>{''.join(map(cell, one.cells))}</tr>" for one in members]
+    notes = "".join(f"<li>{safe(note)}</li>" for note in table.notes)
+    return "\n".join([*lines, "</tbody>", "</table>", f"<ul>{notes}</ul>"]) + "\n"
+
+
+def document(title: str, tables: list[Table]) -> str:
+    """A page with some tables and nothing else."""
+    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escaping.escape(title)}</title>\n'
+    return head + "\n".join(map(html, tables)) + "</html>\n"
+
+
+def _groups(table: Table) -> list[tuple[str, list[Line]]]:
+    return [(group, list(members)) for group, members in groupby(table.lines, key=lambda line: line.group)]
+
+
+def _plain(text: str) -> str:
+    """Nothing in a cell may end it, or be read as a mark."""
+    for char in "\\|*_`<":
+        text = text.replace(char, f"\\{char}")
+    return text.replace("](", "]\\(").replace("\n", " ")
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in text)
+
+
+def _harmless(text: str) -> str:
+    """A spreadsheet must not take a name for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -1,0 +1,102 @@
+"""Specs: what they may hold, what a scale leaves, and errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pluralis.bench.spec import Spec
+from pluralis.bench.toml_tables import flatten
+from pluralis.errors import RecipeError
+from tests.bench.benches import TOY, write_spec
+
+ROW = '[[rows]]\nname = "an"\nmethod = "an"\n'
+
+
+def load(tmp_path: Path, text: str, scale: str = "") -> Spec:
+    return Spec.load(write_spec(tmp_path, text), scale)
+
+
+def test_the_toy_spec() -> None:
+    spec = Spec.load(TOY)
+    assert [row.name for row in spec.rows] == ["an", "gr", "all labels", "MIME"]
+    assert spec.columns[1].settings["data.protocol_share"] == 0.5
+    assert spec.seeds_in(spec.row("gr"), "half") == [0, 1]
+    assert spec.seeds_in(spec.row("MIME"), "half") == []
+    assert spec.published[0].value("an", "one label") == (85.89, 0.38)
+    assert spec.published[0].value("gr", "one label") == (89.83, None)
+    assert spec.published[0].value("all labels", "one label") is None
+
+
+def test_settings_by_dotted_key_and_as_tables() -> None:
+    written = {"train": {"lr": 1, "epochs": 2}, "method.params": {"tau": 3}, "data": {"options": {}}}
+    assert flatten(written) == {"train.lr": 1, "train.epochs": 2, "method.params": {"tau": 3}, "data.options": {}}
+
+
+def test_a_scale_takes_what_belongs_to_it(tmp_path: Path) -> None:
+    text = (
+        'settings = {train.lr = 1.0, train.epochs = 9}\nabout = "All."\n'
+        '[scale.full]\n[scale.small]\nseeds = [4, 7]\ndraws = [1, 2]\nabout = "Small."\nsettings = {train.lr = 2.0}\n'
+        + ROW
+        + '[[rows]]\nname = "gr"\nmethod = "gr"\nscales = ["full"]\n'
+        + '[[overrides]]\nrows = ["an"]\nscales = ["small"]\nsettings = {train.epochs = 1}\nseeds = 1\n'
+    )
+    small, full = load(tmp_path, text, "small"), load(tmp_path, text)
+    assert (small.settings["train.lr"], small.settings["train.epochs"], small.draws) == (2.0, 9, [1, 2])
+    assert [row.name for row in small.rows] == ["an"]
+    assert small.seeds_in(small.rows[0], "") == [0]
+    assert small.about == "All. Small."
+    assert [row.name for row in full.rows] == ["an", "gr"]
+    assert full.seeds_in(full.rows[0], "") == [0, 1, 2]
+    assert (full.settings["train.lr"], full.scale_name, small.scale_name) == (1.0, "full", "small")
+
+
+PUBLISHED = '[[published]]\nsource = "P"\nbackbone = "R"\nresolution = 1\nvalues = {%s}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seedz = 3\n" + ROW, "there is no key 'seedz' in a spec; did you mean 'seeds'?"),
+        (ROW + "metod = 1\n", "there is no key 'rows[0].metod' in a spec; did you mean 'method'?"),
+        ('title = "T"\n' + ROW, "row 'an' has no recipe to start from: name one with base"),
+        ("# no title\n" + ROW, "there is no key 'title': add it"),
+        ("[[rows]]\nmethod = 'an'\n", "rows[0] has no key 'name': add it"),
+        ("", "there are no [[rows]]"),
+        (ROW + ROW, "[[rows]] has 'an' twice"),
+        ('baseline = "ann"\n' + ROW, "baseline is 'ann', which is no row: did you mean 'an'?"),
+        (ROW + PUBLISHED % "ann = 3", "values has the row 'ann', which is not known: did you mean 'an'?"),
+        (ROW + PUBLISHED % 'an = "viel"', "'viel' is no figure"),
+        (ROW + PUBLISHED % "an = {VOC = 3}", "values of 'an' must be given as one figure"),
+        (ROW + '[[columns]]\nname = "VOC"\n' + PUBLISHED % "an = 3.0", "must be given by column: VOC"),
+        (ROW + '[[columns]]\nname = "VOC"\n' + PUBLISHED % "an = {VOX = 3.0}", "the column 'VOX', which is not known"),
+        (ROW + '[[overrides]]\nrows = ["gr"]\n', "[[overrides]], rows has 'gr', which is not known"),
+        ('selection = "best"\n' + ROW, "selection is 'best'; it must be one of last, clean, observed"),
+        ('metric = "accuracy"\n' + ROW, "metric 'accuracy' is not known; it ends with mAP, CF1, OF1"),
+        ("seeds = -1\n" + ROW, "seeds is -1: give a number of seeds"),
+        ("seeds = true\n" + ROW, "seeds must be of type int, not True"),
+        ('seeds = ["a"]\n' + ROW, "seeds[0] must be of type int, not 'a'"),
+        (ROW + 'grid = {"train.lr" = []}\n', "the grid of 'train.lr' is empty"),
+        (ROW + "grid = {lr = [1]}\n", "quote the dotted key"),
+        (ROW + 'scales = ["tiny"]\n', "scales has 'tiny', which is not known"),
+        ("[scale.tiny]\n" + ROW, "[scale] has 'tiny', which is not known"),
+        (ROW + "[[figures]]\ntitle = 3\n", "[[figures]] number 1 has no kind"),
+        ("rows = 3\n", "rows must be of type list, not 3"),
+        ("title = \n", "cannot read the spec"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        load(tmp_path, text)
+    assert message in str(error.value)
+    assert str(tmp_path / "spec.toml") in str(error.value)
+
+
+def test_a_spec_or_a_scale_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"the spec 'papers/nothing.toml' is not there: looked for .*nothing.toml"):
+        Spec.load(Path("papers/nothing.toml"))
+    with pytest.raises(RecipeError, match=r"there is no scale 'small'; choose from 'full'"):
+        load(tmp_path, ROW, "small")
+    with pytest.raises(RecipeError, match=r"there is no scale 'full'; choose from 'small'"):
+        load(tmp_path, "[scale.small]\n" + ROW)

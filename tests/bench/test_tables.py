@@ -1,0 +1,177 @@
+"""Tables from results: numbers, ranks, published columns, differences, and four formats that all say it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from pluralis.bench import render
+from pluralis.bench.plan import Run
+from pluralis.bench.spec import Spec
+from pluralis.bench.store import Result
+from pluralis.bench.table_model import Cell, Head, Line, Table
+from pluralis.bench.tables import make_tables
+from pluralis.config import Recipe
+from tests.bench.benches import result, write_spec
+
+SPEC = (
+    'baseline = "an"\nalso = ["CF1"]\nseconds = true\n'
+    '[[rows]]\nname = "an"\ngroup = "plain"\n[[rows]]\nname = "g_r & co"\n'
+    '[[rows]]\nname = "=cmd|<b>"\n[[rows]]\nname = "all"\nbound = true\n[[rows]]\nname = "MIME"\nseeds = 0\n'
+    '[[published]]\nsource = "Chen, Table 2"\nbackbone = "ResNet-50"\nresolution = 448\n'
+    'values = {an = "85.89 ± 0.38", "g_r & co" = 89.8, MIME = "89.20 ± 0.16"}\n'
+)
+VALUES = {"an": [80.0, 80.5, 81.0], "g_r & co": [81.0, 81.7, 81.5], "=cmd|<b>": [79.0, 80.1], "all": [95.0, 96.0]}
+
+
+def planned(row: str, seeds: int = 3, trial: bool = False) -> list[Run]:
+    return [Run(f"{row}-{s}-1200", row, row, "", s, 1200, {}, Recipe(), [], "d", trial) for s in range(seeds)]
+
+
+def measured(values: dict[str, list[float]]) -> list[Result]:
+    return [
+        result(row, value, seed, test={"mAP": value, "CF1": value / 2})
+        for row, each in values.items()
+        for seed, value in enumerate(each)
+    ]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[Table]:
+    runs = [run for row in VALUES for run in planned(row)]
+    return make_tables(Spec.load(write_spec(tmp_path, SPEC)), runs, measured(VALUES), [])
+
+
+def texts(table: Table) -> dict[str, list[tuple[str, str]]]:
+    return {line.name: [(cell.text, cell.mark) for cell in line.cells] for line in table.lines}
+
+
+def test_means_ranks_and_published_numbers_in_their_own_column(tables: list[Table]) -> None:
+    main = tables[0]
+    assert [head.title for head in main.header] == ["mAP", "mAP published [1] (ResNet-50, 448 px)"]
+    assert texts(main) == {
+        "an": [("80.50 ± 0.50", "second"), ("85.89 ± 0.38", "")],
+        "g_r & co": [("81.40 ± 0.36", "best"), ("89.80", "best")],
+        "=cmd|<b>": [("79.55 ± 0.78 (2 of 3)", ""), ("", "")],
+        "all": [("95.50 ± 0.71 (2 of 3)", ""), ("", "")],
+        "MIME": [("", ""), ("89.20 ± 0.16", "second")],
+    }
+    assert "[1] Chen, Table 2" in main.notes
+    assert any("left aside: all" in note for note in main.notes)
+    assert any(note.startswith("Seeds 0, 1, 2; draws of the labels 1200; tiny, 24 px") for note in main.notes)
+
+
+def test_differences_with_intervals_and_corrected_p(tables: list[Table]) -> None:
+    table = tables[1]
+    assert table.title == "Test: difference to an in mAP"
+    assert "an" not in texts(table)
+    assert "MIME" not in texts(table)
+    known = [scipy.stats.ttest_rel(VALUES[row], VALUES["an"][: len(VALUES[row])]) for row in list(VALUES)[1:]]
+    ps = np.array([one.pvalue for one in known])
+    for line, one, raw in zip(table.lines, known, ps, strict=True):
+        mean, low, high, p, count = line.cells[0].numbers
+        gains = np.subtract(VALUES[line.name], VALUES["an"][: len(VALUES[line.name])])
+        np.testing.assert_allclose([mean, low, high], [gains.mean(), *one.confidence_interval()], rtol=1e-9)
+        assert count == len(gains)
+        assert p is not None
+        assert raw <= p <= 1
+    smallest = min(line.cells[0].numbers[3] or 0 for line in table.lines)
+    assert smallest == pytest.approx(min(1, 3 * ps.min()))
+    assert texts(table)["g_r & co"][0][0].startswith("+0.90 [+0.")
+    assert any("3 comparisons" in note for note in table.notes)
+
+
+def test_other_metrics_and_seconds_only_when_asked(tables: list[Table], tmp_path: Path) -> None:
+    assert [table.title.split(": ")[1] for table in tables] == [
+        "mAP",
+        "difference to an in mAP",
+        "CF1",
+        "difference to an in CF1",
+        "seconds of training",
+    ]
+    assert texts(tables[2])["an"] == [("40.25 ± 0.25", "second")]
+    assert texts(tables[4])["an"][0][0] == "3.0 ± 0.0"
+    spec = Spec.load(write_spec(tmp_path, SPEC.replace("seconds = true", "").replace('also = ["CF1"]', "")))
+    few = make_tables(spec, planned("an"), measured({"an": [1.0]}), ["COCO"])
+    assert len(few) == 2
+    assert not any("econd" in head.title for table in few for head in table.header)
+    assert texts(few[0])["an"][0] == ("1.00 (1 of 3)", "")
+    assert "Not run, since no images were named: COCO." in few[0].notes
+
+
+def test_equal_figures_share_a_rank_and_a_bound_has_none(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, SPEC))
+    values = {"an": [80.001], "g_r & co": [80.004], "=cmd|<b>": [70.0], "all": [99.0]}
+    found = texts(make_tables(spec, [r for row in values for r in planned(row, 1)], measured(values), [])[0])
+    assert [found[row][0][1] for row in values] == ["best", "best", "second", ""]
+
+
+def test_what_is_not_there_yet(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, SPEC))
+    runs = [*planned("an"), *planned("g_r & co", trial=True)]
+    found = texts(make_tables(spec, runs, [], [])[0])
+    assert found["an"][0] == ("not run yet", "")
+    assert found["g_r & co"][0] == ("not chosen yet", "")
+
+
+def test_markdown(tables: list[Table]) -> None:
+    text = render.markdown(tables[0])
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}  # no name breaks a line into more cells
+    assert "| an | <u>80.50 ± 0.50</u> | 85.89 ± 0.38 |" in lines
+    assert r"| g\_r & co | **81.40 ± 0.36** | **89.80** |" in lines
+    assert r"| =cmd\|\<b> | 79.55 ± 0.78 (2 of 3) |  |" in lines
+    assert "| *plain* |  |  |" in lines
+    assert "- [1] Chen, Table 2" in text
+
+
+def test_latex(tables: list[Table]) -> None:
+    text = render.latex(tables[0])
+    assert r"an & \underline{80.50 $\pm$ 0.50} & 85.89 $\pm$ 0.38 \\" in text
+    assert r"g\_r \& co & \textbf{81.40 $\pm$ 0.36} & \textbf{89.80} \\" in text
+    assert r"=cmd|$<$b$>$ & 79.55" in text
+    assert r"\begin{tabular}{lrr}" in text
+    for line in text.splitlines():
+        if line.endswith(r"\\") and "multicolumn" not in line:
+            assert len(re.findall(r"(?<!\\)&", line)) == 2, line
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    assert "$-$" in render.latex(tables[1])
+
+
+def test_csv_holds_every_number_in_full(tables: list[Table]) -> None:
+    rows = list(csv.DictReader(io.StringIO(render.as_csv(tables))))
+    found = {(r["table"], r["row"], r["column"], r["figure"]): r for r in rows}
+    mean = found["Test: mAP", "g_r & co", "mAP", "mean"]
+    assert float(mean["value"]) == pytest.approx(np.mean(VALUES["g_r & co"]), rel=1e-15)
+    assert mean["mark"] == "best"
+    assert found["Test: mAP", "an", "mAP", "sd"]["value"] == "0.5"
+    assert found["Test: mAP", "an", "mAP published [1] (ResNet-50, 448 px)", "mean"]["value"] == "85.89"
+    assert ("Test: mAP", "'=cmd|<b>", "mAP", "runs") in found  # a name that is no formula any more
+    ours = {r["column"] for r in rows if r["figure"] == "runs"}
+    assert not any("published" in column for column in ours)
+    assert float(found["Test: difference to an in mAP", "g_r & co", "mAP", "difference"]["value"]) == pytest.approx(0.9)
+
+
+def test_html_is_whole_and_escaped(tables: list[Table]) -> None:
+    page = render.html(tables[0])
+    tree = ElementTree.fromstring(f"<main>{page}</main>")
+    lines = {row[0].text: row for row in tree.iterfind(".//tbody/tr") if row[0].text}
+    assert lines["an"].find("td/u") is not None
+    best = lines["g_r & co"].find("td/b")
+    assert best is not None
+    assert best.text == "81.40 ± 0.36"
+    assert lines["=cmd|<b>"][1].text == "79.55 ± 0.78 (2 of 3)"
+    assert "<b>=" not in page
+    small = Table("<i>", [Head("<u>", ())], [Line("a", [Cell("p < 0.001")], "<g>")], ["<n>"])
+    assert "p &lt; 0.001" in "".join(
+        ElementTree.tostring(ElementTree.fromstring(f"<a>{render.html(small)}</a>"), "unicode")
+    )
+    assert render.document("<T>", tables).count("<table>") == len(tables)
+    assert "<title>&lt;T&gt;</title>" in render.document("<T>", tables)
