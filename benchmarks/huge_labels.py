@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SECONDS, MEGABYTES = 20.0, 1000.0  # to read the first case
+SECONDS, MEGABYTES = 20.0, 1000.0  # to read the first case: three labels a row
+QUIET = 0.5  # the load of the machine at the start up to which the clock on the wall is the judge
 
 
 class Case(NamedTuple):
@@ -30,6 +33,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case("csv", 1_000_000, 80, 3),
+    Case("npy", 1_000_000, 80, 3),  # where the labels take a second, and finding a million files the rest
     Case("openimages", 1_000_000, 20_000, 20),  # as many classes as Open Images has, and as many labels
     Case("csv", 1_000_000, 20_000, 20),
     Case("jsonl", 1_000_000, 20_000, 20),
@@ -56,10 +60,11 @@ def make():
 
 labels = make() if what != "read" else None
 before, start, cpu = peak(), time.perf_counter(), time.process_time()
+dense = {"file": "labels_obs", "classes": "classes.txt"} if name == "npy" else {}
 if what == "write":
-    write(name, path, labels)
+    write(name, path, labels, **dense)
 else:
-    options = {"openimages": {"suffix": ""}, "lvis": {"ids": "file"}}.get(name, {})
+    options = {"openimages": {"suffix": ""}, "lvis": {"ids": "file"}}.get(name, dense)
     found = read(name, path, images=folder, **options).labels
 figures = time.perf_counter() - start, time.process_time() - cpu, peak(), peak() - before
 if what == "read":  # every class occurs, so that the labels are the same without their list
@@ -72,6 +77,7 @@ print(json.dumps(figures))
 def main(only: str = "", scratch: str = "") -> dict[str, Any]:
     """Measure every case, or those of one format, and print a line for each; `scratch` is where the files go."""
     found: dict[str, Any] = {}
+    quiet = os.getloadavg()[0] <= QUIET
     with tempfile.TemporaryDirectory(dir=scratch or None) as name:
         folder = Path(name) / "images"
         folder.mkdir()
@@ -84,9 +90,10 @@ def main(only: str = "", scratch: str = "") -> dict[str, Any]:
             there = max(there, case.rows)
             path = Path(name) / "labels"
             written, read = (_child(what, case, path, folder) for what in ("write", "read"))
-            size = path.stat().st_size / 1e6
-            path.unlink()
-            title = f"{case.format} {case.rows:,} × {case.classes:,}, {case.rows * case.known:,} labels"
+            files = list(path.iterdir()) if path.is_dir() else [path]
+            size = sum(file.stat().st_size for file in files) / 1e6
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            title = f"{case.format} {case.rows:,} × {case.classes:,}, {case.known} labels a row"
             found[title] = {
                 "MB": size,
                 **{f"write {key}": value for key, value in written.items()},
@@ -95,17 +102,19 @@ def main(only: str = "", scratch: str = "") -> dict[str, Any]:
             print(
                 f"{title}: {size:,.0f} MB; read in {read['seconds']:.1f} s ({read['CPU']:.1f} s CPU),"
                 f" peak {read['peak MB']:,.0f} MB; written in {written['seconds']:.1f} s ({written['CPU']:.1f} s CPU),"
-                f" {written['more MB']:,.0f} MB beside the labels{_verdict(case, read)}",
+                f" {written['more MB']:,.0f} MB beside the labels{_verdict(case, read, quiet)}",
                 flush=True,
             )
     return found
 
 
-def _verdict(case: Case, read: dict[str, float]) -> str:
+def _verdict(case: Case, read: dict[str, float], quiet: bool) -> str:
+    """By the wall clock, or by CPU time where other programs take the processor away."""
     if case != CASES[0]:
         return ""
-    good = read["CPU"] < SECONDS and read["peak MB"] < MEGABYTES
-    return f": {'ok' if good else 'TOO MUCH'} (bars {SECONDS:g} s, {MEGABYTES:g} MB)"
+    good = read["seconds" if quiet else "CPU"] < SECONDS and read["peak MB"] < MEGABYTES
+    judge = "on the wall" if quiet else "of CPU, as the machine is busy"
+    return f": {'ok' if good else 'TOO MUCH'} (bars {SECONDS:g} s {judge}, {MEGABYTES:g} MB)"
 
 
 def _child(what: str, case: Case, path: Path, folder: Path) -> dict[str, float]:

@@ -70,12 +70,15 @@ class Row:
         """Of all that decides the result, whatever the seed."""
         from pluralis.config import Recipe
 
-        recipe = Recipe.load(Path(self.recipe), [*self.settings, *extra], {"method.name": self.method}).to_dict()
-        recipe["data"] |= {"images": "", "labels": ""}
+        loaded = Recipe.load(Path(self.recipe), [*self.settings, *extra], {"method.name": self.method})
+        recipe = loaded.to_dict()
+        recipe["data"] |= {"images": "", "labels": "", "protocol_seed": loaded.data.draw_seed}
         recipe["model"]["weights"] = bool(recipe["model"]["weights"])
         recipe["run"] = {key: recipe["run"][key] for key in ("precision", "deterministic")}
         plain = Recipe().to_dict()  # a setting that is new since, and at its default, makes no other recipe
-        plain["data"]["size"], plain["model"]["head"] = 256, "linear"  # the defaults when the first runs were made
+        # The defaults when the first runs were made.
+        plain["data"] |= {"size": 256, "protocol_seed": 1200}
+        plain["model"]["head"] = "linear"
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 

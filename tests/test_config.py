@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -35,6 +36,9 @@ def test_settings_go_over_the_file(tmp_path: Path) -> None:
         ("train.epochs=1.5", "type int"),
         ("train.epochs=true", "type int"),
         ("train.epochs=0", "from 1"),
+        ("data.protocol_seed=one", "type int"),
+        ("data.protocol_seed=true", "type int"),
+        ("data.protocol_seed=-1", "from 0"),
         ("train.optimizer=lion", "adam, adamw, sgd"),
         ("select.rule=best", "clean, observed, last"),
         ("select.fraction=0", "held-out rows"),
@@ -65,6 +69,18 @@ def test_what_counts_as_a_change() -> None:
     base = Recipe()
     assert changed_keys(base, base.with_settings(["run.workers=8", "run.cache=none", "data.images=elsewhere"])) == []
     assert changed_keys(base, base.with_settings(["train.lr=0.5"])) == ["train.lr: 0.0001 -> 0.5"]
+
+
+def test_a_seed_that_is_left_open_is_that_of_the_protocol() -> None:
+    """Stored recipes may name it, and go on; where it decides the draw, another one is another recipe."""
+    base = Recipe().with_settings(["data.protocol=known-ratio", "data.protocol_share=0.5"])
+    assert (base.data.protocol_seed, base.data.draw_seed) == (None, 0)
+    assert base.with_settings(["data.protocol=single-positive", "data.protocol_share=0"]).data.draw_seed == 1200
+    assert "protocol_seed" not in base.to_toml()
+    assert Recipe.from_dict(json.loads(json.dumps(base.to_dict()))) == base
+    assert changed_keys(base.with_settings(["data.protocol_seed=0"]), base) == []
+    assert changed_keys(Recipe().with_settings(["data.protocol_seed=1200"]), Recipe()) == []
+    assert changed_keys(base.with_settings(["data.protocol_seed=1200"]), base) == ["data.protocol_seed: 1200 -> 0"]
 
 
 def test_recipes_are_read_without_torch() -> None:

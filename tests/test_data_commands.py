@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -29,7 +30,7 @@ from pluralis.data.images import ImageFiles
 from pluralis.data.inspection import inspect_data, row_kinds
 from pluralis.data.rows import select_rows
 from pluralis.data.source import load_source, load_split
-from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
+from pluralis.errors import DataError, Interrupted, LabelError, PluralisError, RecipeError
 from pluralis.labels import Labels
 
 HOSTILE = "<img src=x onerror=alert(1)> & $\\frac{$ [red]"
@@ -353,6 +354,80 @@ def test_convert_leaves_out_what_a_list_names(photos: Path) -> None:
         pluralis("convert", *given(photos), "--leave-out", photos / "other.csv", "--out", photos / "x.csv")
 
 
+@pytest.fixture
+def some_coco(tmp_path: Path) -> list[object]:
+    """Numbers as ids; image 3 without an annotation, class never without an image."""
+    (tmp_path / "train").mkdir()
+    for number in range(1, 5):
+        Image.new("RGB", (4, 4)).save(tmp_path / "train" / f"p{number}.jpg")
+    drawn = [{"id": n, "image_id": n, "category_id": 1 + n % 2} for n in (1, 2, 4)]
+    kinds = [{"id": n, "name": name} for n, name in ((1, "zebra"), (2, "ant"), (3, "never"))]
+    pictures = [{"id": n, "file_name": f"p{n}.jpg"} for n in range(1, 5)]
+    content = {"images": pictures, "annotations": drawn, "categories": kinds}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    return ["--format", "coco", "--images", tmp_path / "train", "--labels", tmp_path / "c.json"]
+
+
+@pytest.mark.parametrize("unlisted", ["absent", "unknown"])
+@pytest.mark.parametrize("to", ["openimages", "npy"])
+def test_classes_and_images_survive_formats_that_do_not_hold_their_names(
+    tmp_path: Path, some_coco: list[object], to: str, unlisted: str
+) -> None:
+    """The file of class names is written without being asked for, and the command says how to give it."""
+    out = tmp_path / "out"
+    file = ["--option", "file=labels_obs"] if to == "npy" else []
+    said = pluralis("convert", *some_coco, "--unlisted", unlisted, "--to", to, *file, "--out", out)
+    [setting] = re.findall(r"--set (data\.options\.(?:names|classes)=\S+)\)", said)
+    words = ["--format", to, "--images", tmp_path / "train", "--labels", out, "--set", setting]
+    words += ["--set", "data.options.file=labels_obs"] if to == "npy" else []
+    pluralis("convert", *words, "--to", "jsonl", "--out", tmp_path / "back.jsonl")
+    before = read("coco", tmp_path / "c.json", images=tmp_path / "train", unlisted=unlisted)
+    after = read("jsonl", tmp_path / "back.jsonl", images=tmp_path / "train")
+    assert after.labels.classes == before.labels.classes == ("zebra", "ant", "never")
+    assert after.images == before.images
+    np.testing.assert_array_equal(after.labels.dense(), before.labels.dense())
+
+
+def test_endings_that_open_images_does_not_expect(photos: Path) -> None:
+    said = pluralis("convert", *given(photos), "--to", "openimages", "--out", photos / "oi.csv")
+    [setting] = re.findall(r"--set (data\.options\.suffix=)\)", said)
+    words = ["--format", "openimages", "--images", photos / "photos", "--labels", photos / "oi.csv", "--set", setting]
+    assert "12 images × 3 classes" in pluralis("inspect", *words)
+
+
+def test_what_a_reader_leaves_out_is_said(some_coco: list[object], tmp_path: Path) -> None:
+    words = [*some_coco, "--unlisted", "absent"]
+    note = (
+        f"{tmp_path / 'c.json'}: 1 of 4 images have no annotation and are left out; data.options.empty=keep keeps them"
+    )
+    single = ["--protocol", "single-positive"]
+    for command in (["inspect"], ["check", "--out", tmp_path / "bad.csv"], ["convert", "--out", tmp_path / "a.csv"],
+                    ["simulate", *single, "--out", tmp_path / "b.csv"],
+                    ["split", "--fraction", 0.5, "--out", tmp_path / "parts"]):  # fmt: skip
+        assert note in pluralis(command[0], *words, *command[1:])
+    assert "left out" not in pluralis("inspect", *words, "--set", "data.options.empty=keep")
+
+
+def test_images_without_a_present_label_come_back_from_coco(some_coco: list[object], tmp_path: Path) -> None:
+    words = [*some_coco, "--unlisted", "absent", "--set", "data.options.empty=keep"]
+    said = pluralis("convert", *words, "--to", "coco", "--option", "unlisted=absent", "--out", tmp_path / "again.json")
+    [setting] = re.findall(r"1 images have no present label \(to read them again: --set (\S+)\)", said)
+    again = ["--format", "coco", "--images", tmp_path / "train", "--labels", tmp_path / "again.json"]
+    assert "4 images × 3 classes" in pluralis("inspect", *again, "--unlisted", "absent", "--set", setting)
+
+
+@pytest.mark.parametrize(("to", "option"), [("csv", "layout=long"), ("csv", "layout=wide"), ("parquet", "layout=wide")])
+def test_a_class_that_could_not_be_read_again_is_not_written(photos: Path, to: str, option: str) -> None:
+    pytest.importorskip("pyarrow")
+    lines = ['{"classes": [" cat", "dog"]}', '{"image": "00.png", "labels": {" cat": 1, "dog": -1}}']
+    (photos / "labels.jsonl").write_text("\n".join(lines))
+    words = ["--images", photos / "photos", "--labels", photos / "labels.jsonl", "--format", "jsonl"]
+    with pytest.raises(LabelError, match="the class ' cat' begins or ends with white space"):
+        pluralis("convert", *words, "--to", to, "--option", option, "--out", photos / "out")
+    assert not (photos / "out").exists()
+    pluralis("convert", *words, "--to", "jsonl", "--out", photos / "out")
+
+
 def test_images_with_ids_of_their_own_are_named_by_their_files(tmp_path: Path) -> None:
     root = tmp_path / "VOC2007"
     (root / "ImageSets" / "Main").mkdir(parents=True)
@@ -385,6 +460,32 @@ def test_simulate_is_the_protocol_with_its_published_seed(photos: Path, words: l
     pluralis("simulate", *given(photos), "--unlisted", "absent", "--protocol", *words, "--out", out)
     found = read("csv", out, images=photos / "photos", classes=list(complete.classes)).labels
     assert found == call(complete)
+
+
+def test_simulate_takes_the_seed_of_the_recipe_and_says_it(photos: Path) -> None:
+    complete = read("csv", photos / "labels.csv", images=photos / "photos", unlisted="absent").labels
+    stated = (
+        '[data]\nprotocol = "known-ratio"\nprotocol_share = 0.5\nprotocol_seed = 7\noptions = {unlisted = "absent"}\n'
+    )
+    (photos / "r.toml").write_text(stated)
+    words = [*given(photos), "--recipe", photos / "r.toml", "--protocol", "known-ratio", "--force"]
+    for more, seed in (([], 7), (["--seed", 3], 3), (["--set", "data.protocol_seed=4"], 4)):
+        said = pluralis("simulate", *words, *more, "--out", photos / "hidden.csv")
+        assert f"drawn with the seed {seed}" in said
+        found = read("csv", photos / "hidden.csv", images=photos / "photos", classes=list(complete.classes)).labels
+        assert found == protocols.known_ratio(complete, 0.5, seed)
+    (photos / "r.toml").write_text(stated.replace("protocol_seed = 7\n", ""))
+    assert "drawn with the seed 0" in pluralis("simulate", *words, "--out", photos / "hidden.csv")
+    complete_too = [*given(photos), "--unlisted", "absent", "--protocol", "pick-rarest"]
+    assert "drawn with" not in pluralis("simulate", *complete_too, "--out", photos / "rarest.csv")
+
+
+def test_simulate_says_that_hints_are_left_out(photos: Path) -> None:
+    (photos / "hints.csv").write_text("image,label,confidence\n00.png,cat,0.9\n")
+    hints = ["--set", f"data.options.hints={photos / 'hints.csv'}", "--unlisted", "absent"]
+    words = ["simulate", *given(photos), *hints, "--protocol", "single-positive", "--out", photos / "one.csv"]
+    assert "1 hints are left out: a machine may have named what the protocol hides" in pluralis(*words)
+    assert not (photos / "one.csv.hints.csv").exists()
 
 
 def test_split_is_the_published_draw(photos: Path) -> None:
@@ -435,24 +536,31 @@ def test_hints_are_counted_beside_the_labels(open_images: tuple[Path, list[objec
     assert "hints of a machine" not in pluralis("inspect", *words[:6])
 
 
-@pytest.mark.parametrize("to", ["csv", "jsonl", "lvis", "parquet", "openimages"])
+@pytest.mark.parametrize("to", ["csv", "jsonl", "lvis", "parquet", "openimages", "labelstudio"])
 def test_hints_survive_a_conversion(open_images: tuple[Path, list[object]], to: str) -> None:
     """In a file beside the labels where the format cannot hold them; images may get other ids."""
     folder, words = open_images
     out, beside = folder / "labels", folder / "labels.hints.csv"
-    said = pluralis("convert", *words, "--to", to, "--out", out)
+    stated: dict[str, str] = {}
+    if to == "labelstudio":  # which cannot say absent beside unknown
+        lines = Path(str(words[5])).read_text().splitlines()
+        words[5] = folder / "present.csv"
+        words[5].write_text("\n".join([lines[0], *(line for line in lines[1:] if line.endswith(",1"))]) + "\n")
+        stated = {"unlisted": "unknown"}
+    to_write = [word for key, value in stated.items() for word in ("--option", f"{key}={value}")]
+    said = pluralis("convert", *words, "--to", to, *to_write, "--out", out)
     assert (f"3 hints beside them: {beside}" in said) == beside.exists() == (to != "openimages")
     files: dict[str, Path] = {"images": folder / "train"}
     before = read("openimages", words[5], **files, machine=SAMPLES / "train-annotations-machine-imagelabels.csv")
-    after = read(to, out, **files, **({"hints": beside} if beside.exists() else {}))
+    after = read(to, out, **files, **stated, **({"hints": beside} if beside.exists() else {}))
     assert after.hints == before.hints
     assert after.images == before.images
     np.testing.assert_array_equal(after.labels.dense(), before.labels.dense())
     out.unlink()
     if beside.exists():
         with pytest.raises(RecipeError, match="labels.hints.csv is there already"):
-            pluralis("convert", *words, "--to", to, "--out", out)
-        pluralis("convert", *words[:6], "--to", to, "--out", out, "--force")
+            pluralis("convert", *words, "--to", to, *to_write, "--out", out)
+        pluralis("convert", *words[:6], "--to", to, *to_write, "--out", out, "--force")
         assert not beside.exists()  # those of other labels are not left behind
 
 
@@ -520,6 +628,17 @@ def test_nothing_is_written_over_without_force(photos: Path) -> None:
         with pytest.raises(RecipeError, match="--force"):
             pluralis(*words)
         assert precious.read_text() == "mine"
+    names = photos / "names.csv"
+    names.write_text("mine")
+    to_open_images = ["convert", *given(photos), "--to", "openimages", "--out", photos / "oi.csv"]
+    with pytest.raises(RecipeError, match=r"names\.csv is there already"):
+        pluralis(*to_open_images, "--option", f"names={names}")
+    assert (names.read_text(), (photos / "oi.csv").exists()) == ("mine", False)
+    (photos / "oi.csv.names.csv").write_text("mine")
+    with pytest.raises(RecipeError, match=r"oi\.csv\.names\.csv is there already"):
+        pluralis(*to_open_images)
+    pluralis(*to_open_images, "--option", f"names={names}", "--force")
+    assert names.read_text().startswith("LabelName,DisplayName")
     (photos / "parts").mkdir()
     (photos / "parts" / "val.csv").write_text("mine")
     with pytest.raises(RecipeError, match="--force"):

@@ -72,4 +72,8 @@ def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Pa
     again = train(open_recipe, tmp_path / "run")  # the same command goes on with it
     assert again.resumed
     assert again.recipe == first.recipe
-    assert replace(first.recipe, method=open_recipe.method, model=open_recipe.model) == open_recipe
+    assert open_recipe.data.protocol_seed is None
+    assert first.recipe.data.protocol_seed == 1200  # the folder tells it, whatever the default may become
+    assert replace(first.recipe, **{part: getattr(open_recipe, part) for part in ("data", "method", "model")}) == (
+        open_recipe
+    )

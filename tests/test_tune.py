@@ -37,9 +37,9 @@ def recipe(features: Path) -> Recipe:
 def toy(features: Path, **values: object) -> Recipe:
     given = {
         "data.format": "scenes", "data.options": {"count": 40}, "data.protocol": "single-positive", "data.size": 24,
-        "data.test": {"options": {"split": "test", "count": 20}}, "model.backbone": "tiny", "model.weights": "",
-        "train.epochs": 2, "train.batch_size": 8, "train.lr": 1e-3, "run.device": "cpu", "run.workers": 0,
-        "run.features": str(features), "method.params": {"views": "fast"},
+        "data.protocol_seed": 1200, "data.test": {"options": {"split": "test", "count": 20}}, "model.backbone": "tiny",
+        "model.weights": "", "train.epochs": 2, "train.batch_size": 8, "train.lr": 1e-3, "run.device": "cpu",
+        "run.workers": 0, "run.features": str(features), "method.params": {"views": "fast"},
     }  # fmt: skip
     return Recipe().with_settings([], {**given, **values})
 
@@ -319,5 +319,3 @@ def test_on_the_command_line(recipe: Recipe, tmp_path: Path) -> None:
     done = pluralis(*words, "--tune")
     assert done.returncode == 0
     assert "finished" in done.stdout
-
-

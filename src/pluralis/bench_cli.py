@@ -45,6 +45,7 @@ def bench(
     plan, store = _plan(spec, out, scale, images, labels, set)
     from pluralis.bench.output import write_output
     from pluralis.bench.progress import progress, summary
+    from pluralis.bench.run_folders import tidy
     from pluralis.bench.runner import Queue, work_off
     from pluralis.bench.workers import local_workers, ray_workers
     from pluralis.console import say, stop_request
@@ -55,7 +56,9 @@ def bench(
     store.prepare()
     queue = Queue(plan, store, plan.spec.keep, math.inf if limit is None else limit, say)
     _other_code(queue, redo)
-    say(f"{len({run.key for run in queue.runs()})} runs; results: {out}")
+    tidy(store, queue.finished, plan.spec.keep)
+    number = len({run.key for run in queue.runs()})
+    say(f"{number} run{'s' if number != 1 else ''}; results: {out}")
     with stop_request() as stop, progress(queue) as tick:
         work_off(queue, ray_workers(ray, jobs) if ray else local_workers(jobs), tick, stop)
     state = queue.state(jobs)
@@ -63,10 +66,7 @@ def bench(
         raise Interrupted(f"stopped: {summary(state)}")
     for path in write_output(queue):
         say(f"written: {path}")
-    if queue.failures:
-        for key, failure in queue.failures.items():
-            say(f"failed: {failure.run.label}: {failure.error}; log: {store.log(key)}")
-        say("the same command makes what failed again")
+    if _failed(queue, complete=not state.left and not state.elsewhere):
         raise typer.Exit(1)
     if state.left or state.elsewhere:
         say(f"not complete: {summary(state)}; the same command goes on")
@@ -91,7 +91,7 @@ def bench_run(
     found = {run.key: run for run in Queue(plan, store, plan.spec.keep, say=say).runs()}
     if only not in found:
         raise RecipeError(f"there is no run {only!r} in {spec} (see --list); {nearest(only, found)}")
-    job = Job(out, found[only], plan.spec.keep)
+    job = Job(store.out, found[only], plan.spec.keep)
     if is_done(store, job):
         say(f"{job.run.label} is done: {store.file(only)}")
         return
@@ -100,6 +100,25 @@ def bench_run(
     if outcome == "elsewhere":
         raise CheckpointError(f"another process makes the run {only}: wait for it, or end it")
     say(f"{job.run.label}: {store.file(only)}")
+
+
+def _failed(queue: Queue, complete: bool) -> bool:
+    """Say what has no figures, and what to do."""
+    from pluralis.console import say
+
+    for key, failure in queue.failures.items():
+        say(f"failed: {failure.run.label}: {failure.error}; log: {queue.store.log(key)}")
+    if queue.failures:
+        say("the same command makes what failed again")
+    diverged = queue.diverged()
+    for failure in diverged.values():
+        say(f"diverged: {failure.run.label}: {failure.error}")
+    unchosen = queue.unchosen() if complete and not queue.failures else []
+    for row in unchosen:
+        say(f"nothing to choose from: {row}: every value of its grid diverged")
+    if diverged or unchosen:
+        say("what diverged would do so again: change its settings")
+    return bool(queue.failures or diverged or unchosen)
 
 
 def _plan(
@@ -117,6 +136,7 @@ def _plan(
     from pluralis.bench.plan import Place, Plan
     from pluralis.bench.store import Store
 
+    out = out.resolve()  # weights that the bench makes there are part of a run's recipe
     place = Place(out, _by_column(images or [], columns), _by_column(labels or [], columns))
     return Plan(plan, place, settings or []), Store(out)
 
@@ -141,12 +161,11 @@ def _list(plan: Plan, store: Store) -> None:
 
     queue = Queue(plan, store, plan.spec.keep, say=say)
     for run in {run.key: run for run in queue.runs()}.values():
-        done = run.key in queue.finished
-        state = "done" if done else "running" if store.is_running(run.key) else "open"
-        say(f"{run.key}  {state:7}  {run.label}")
-    waiting = sorted({run.spec_row for run in queue.runs() if run.trial} - {r.row for r in queue.finished.values()})
-    if waiting:
-        say(f"more will follow when settings are chosen: {', '.join(waiting)}")
+        found = queue.finished.get(run.key)
+        done = found and ("diverged" if found.failure else "done")
+        say(f"{run.key}  {done or ('running' if store.is_running(run.key) else 'open'):8}  {run.label}")
+    if queue.unchosen():
+        say(f"more will follow when settings are chosen: {'; '.join(queue.unchosen())}")
     if plan.without_data:
         say(f"left out, since no images are named: {', '.join(plan.without_data)}")
 
@@ -158,7 +177,8 @@ def _other_code(queue: Queue, redo: bool) -> None:
 
     others = [key for key, result in queue.finished.items() if result.code_hash != code_hash()]
     if others and not redo:
-        say(f"{len(others)} of the results were made by other code of the same version; --redo makes them anew")
-    for key in others if redo else ():
-        queue.store.forget(key)
-        del queue.finished[key]
+        number, them = (f"{len(others)} of the results were", "them") if others[1:] else ("1 of the results was", "it")
+        say(f"{number} made by other code of the same version; --redo makes {them} anew")
+    for run in queue.runs() if redo else ():
+        if run.key in others and run.key in queue.finished:
+            queue.redo(run, code_hash())

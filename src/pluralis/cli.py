@@ -135,7 +135,7 @@ def evaluate(
     part = tested.with_settings(set or [], given).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
-    source = load_source(without_hints(part))
+    source = load_source(without_hints(part), say)
     known = source.labels.summary()
     if not known.negatives.any() and known.unknown.any():
         raise DataError(

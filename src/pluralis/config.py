@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_type_hints
 
 from pluralis.errors import RecipeError
@@ -19,6 +20,8 @@ AUTO = "auto"
 _SHARING = ("known-ratio", "drop-positives", "flip-positives")  # protocols that leave a share of the labels
 _COUNTING = ("fixed-per-class",)  # those that leave a number of each class
 _PICKING = ("single-positive", "pick-area", "pick-largest", "pick-rarest")  # those that leave one of those present
+DRAWN = ("single-positive", "pick-area", *_SHARING, *_COUNTING)
+"""Protocols that draw, so that the seed decides what they leave."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,20 @@ class DataPart:
     labels: str = ""  # label file, where the format has one
     options: dict[str, Any] = field(default_factory=dict)  # what else the format's reader takes
     protocol: str = "as-given"  # as-given | complete | single-positive | pick-… | known-ratio | drop-positives | …
-    protocol_seed: int = 1200
+    protocol_seed: int | None = None  # of the draw; None = the protocol's own, `draw_seed`
     protocol_share: float = 0.0  # what stays: of all labels (known-ratio), of the present ones (drop-, flip-positives)
     protocol_count: int = 0  # what stays of each class, present and absent (fixed-per-class)
     unlabelled: str = "error"  # error | keep | drop: what to do with an image that has no label
     size: int = 0  # side of the squares that the network sees; 0 = 320 where the images have them, 256 otherwise
     store_size: int = 0  # side of the squares that are decoded and cached; 0 = size
     test: dict[str, Any] = field(default_factory=dict)  # images, labels, options of a fully labelled test set
+
+    @property
+    def draw_seed(self) -> int:
+        """What the protocol draws with: the stated seed, else the protocol's own, as in `data.protocols`."""
+        if self.protocol_seed is not None:
+            return self.protocol_seed
+        return 0 if self.protocol in (*_SHARING, *_COUNTING) else 1200
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class Recipe:
         for name, value, low, high in (
             ("data.size", self.data.size or 256, 16, 4096),
             ("data.store_size", self.data.store_size or 256, 16, 4096),
-            ("data.protocol_seed", self.data.protocol_seed, 0, 2**32 - 1),
+            ("data.protocol_seed", self.data.draw_seed, 0, 2**32 - 1),
             ("select.seed", self.select.seed, 0, 2**32 - 1),
             ("model.dropout", self.model.dropout, 0, 0.99),
             ("run.workers", self.run.workers, 0, 256),
@@ -195,7 +205,8 @@ class Recipe:
     def to_toml(self) -> str:
         lines = []
         for name, part in self.to_dict().items():
-            lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in part.items()), ""]
+            given = {key: value for key, value in part.items() if value is not None}
+            lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in given.items()), ""]
         return "\n".join(lines)
 
 
@@ -210,6 +221,8 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
         for key, value in values.items():
             other = getattr(getattr(new, section), key)
             free = f"{section}.{key}" in _FREE and not (key == "cache" and "features" in (value, other))
+            if section == "data" and key == "protocol_seed":
+                value, other = old.data.draw_seed, new.data.draw_seed
             if section == "data" and key == "test":  # its files may move as well
                 value, other = ({k: v for k, v in t.items() if k not in ("images", "labels")} for t in (value, other))
             if other != value and not free:
@@ -246,6 +259,10 @@ def _type(section: str) -> Any:
 def _cast(value: Any, kind: Any, name: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _build(kind, value, name)
+    if isinstance(kind, UnionType):  # something, or nothing
+        if value is None:
+            return None
+        kind = kind.__args__[0]
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     plain = dict if getattr(kind, "__origin__", None) is dict else kind

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.errors import LabelError
+from pluralis.errors import LabelError, shown
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def to_signed(
         row_id = ids[row] if ids is not None and row < len(ids) else row
         name = classes[column] if classes is not None and column < len(classes) else column
         raise LabelError(
-            f"row {row_id!r}, class {name!r}: the value {dense[row, column]} means nothing in the convention "
+            f"row {shown(row_id)}, class {shown(name)}: the value {dense[row, column]} means nothing in the convention "
             f"{convention!r}; state the one that the array follows, out of {_listing()}"
         )
     return signed

@@ -11,8 +11,7 @@ from pluralis.errors import DataError, RecipeError
 
 if TYPE_CHECKING:  # imported inside commands: `pluralis --help` answers at once
     from pluralis.config import DataPart
-    from pluralis.data.dataset import Dataset
-    from pluralis.labels import Labels
+    from pluralis.data.conversion import Target
 
 data_app = typer.Typer(no_args_is_help=True, help="Look at labelled images, convert, hide labels, split, check.")
 
@@ -52,7 +51,7 @@ def inspect_command(
     from pluralis.data.inspection_tables import classes_table, files_lines, pairs_table, row_lines
     from pluralis.data.source import load_source
 
-    source = load_source(part)
+    source = load_source(part, say)
     with prediction_bar("headers") as progress:
         found = inspect_data(source.images, source.labels, source.hints, pairs=top, look=files, progress=progress)
     for line in row_lines(found):
@@ -90,7 +89,7 @@ def check(
     from pluralis.data.check import check_images
     from pluralis.data.source import load_source
 
-    source = load_source(part)
+    source = load_source(part, say)
     with stop_request() as stop, prediction_bar("opening") as progress:
         found = check_images(source.images, source.labels, out, workers=workers, progress=progress, stop=stop.is_set)
     known = f", {found.noted:,} were checked before" if found.noted else ""
@@ -116,17 +115,17 @@ def convert(
 ) -> None:
     """Write labels in another format; hints that it cannot hold go to a file beside it."""
     part = _part(images, labels, format, unlisted, recipe, set)
-    for place in (out, _hints_of(out)):
-        _refuse_existing(place, force)
+    target = _target(to, out, part, option, force)
+    from pluralis.console import say
     from pluralis.data import rows
     from pluralis.data.source import load_dataset
 
-    data = load_dataset(_with_files(part))
+    data = load_dataset(_with_files(part), say)
     if leave_out is not None:
         from pluralis.data.check import read_list
 
         data = rows.leave_out(data, read_list(leave_out), leave_out)
-    _write(to, out, data, part, option)
+    target.write(data, say)
 
 
 @data_app.command()
@@ -141,25 +140,28 @@ def simulate(
     set: Settings = None,
     share: Annotated[float | None, typer.Option(help="What stays: known-ratio, drop- and flip-positives.")] = None,
     count: Annotated[int | None, typer.Option(help="What stays of each class: fixed-per-class.")] = None,
-    seed: Annotated[int | None, typer.Option(help="By default the published one: 1200 for one label, else 0.")] = None,
+    seed: Annotated[int | None, typer.Option(help="By default the recipe's, else the protocol's own.")] = None,
     to: To = "csv",
     option: Extra = None,
     force: Force = False,
 ) -> None:
     """Hide or spoil labels of completely labelled data as a published protocol does, and write what is left."""
-    if seed is None:
-        seed = 1200 if protocol == "single-positive" or protocol.startswith("pick-") else 0
     given = {"protocol": protocol, "protocol_share": share, "protocol_count": count, "protocol_seed": seed}
     more = {f"data.{key}": value for key, value in given.items() if value is not None}
     part = _part(images, labels, format, unlisted, recipe, set, more)
-    for place in (out, _hints_of(out)):
-        _refuse_existing(place, force)
+    target = _target(to, out, part, option, force)
     from dataclasses import replace
 
+    from pluralis.config import DRAWN
+    from pluralis.console import say
     from pluralis.data.source import apply_protocol, load_dataset
 
-    data = load_dataset(_with_files(part))
-    _write(to, out, replace(data, labels=apply_protocol(data.labels, part), hints=None), part, option)
+    data = load_dataset(_with_files(part), say)
+    if part.protocol in DRAWN:
+        say(f"drawn with the seed {part.draw_seed}")
+    if data.hints is not None and len(data.hints):
+        say(f"{len(data.hints):,} hints are left out: a machine may have named what the protocol hides")
+    target.write(replace(data, labels=apply_protocol(data.labels, part), hints=None), say)
 
 
 @data_app.command()
@@ -180,17 +182,17 @@ def split(
     """Part the images at random, as the literature does, into label files `train` and `val`."""
     part = _part(images, labels, format, unlisted, recipe, set)
     places = [out / f"{name}{_ENDINGS.get(to, '')}" for name in ("train", "val")]
-    for place in (*places, *map(_hints_of, places)):
-        _refuse_existing(place, force)
+    targets = [_target(to, place, part, option, force) for place in places]
+    from pluralis.console import say
     from pluralis.data import protocols, rows
     from pluralis.data.source import load_dataset
 
-    data = load_dataset(_with_files(part))
+    data = load_dataset(_with_files(part), say)
     chosen = protocols.split(len(data), fraction, seed)
     if not all(map(len, chosen)):
         raise DataError(f"{fraction} of {len(data)} images leaves a part without any; give another --fraction")
-    for place, numbers in zip(places, chosen, strict=True):
-        _write(to, place, rows.select_rows(data, numbers), part, option)
+    for target, numbers in zip(targets, chosen, strict=True):
+        target.write(rows.select_rows(data, numbers), say)
 
 
 @data_app.command()
@@ -238,59 +240,18 @@ def _with_files(part: DataPart) -> DataPart:
     return part
 
 
-def _hints_of(path: Path) -> Path:
-    """The file of the hints beside a label file."""
-    return Path(f"{path}.hints.csv")
-
-
 def _refuse_existing(path: Path, force: bool) -> None:
-    if path.exists() and not force:
-        raise RecipeError(f"{path} is there already: name another file or folder, or write over it with --force")
+    if not force:
+        from pluralis.data.conversion import refuse_existing
+
+        refuse_existing(path)
 
 
-def _write(to: str, out: Path, data: Dataset, part: DataPart, options: list[str] | None) -> None:
-    import inspect
+def _target(to: str, out: Path, part: DataPart, options: list[str] | None, force: bool) -> Target:
+    """Where to write, before any work: nothing is there, or it may be written over."""
+    from pluralis.data.conversion import Target
 
-    from pluralis.config import parse_value
-    from pluralis.console import say
-    from pluralis.data.formats import FORMATS, write, write_hints
-
-    given: dict[str, Any] = {}
-    for text in options or []:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise RecipeError(f"--option {text!r}: write it as key=value")
-        given[key.strip()] = parse_value(value.strip())
-    writer = FORMATS[to].write if to in FORMATS else None
-    accepted = inspect.signature(writer).parameters if writer is not None else {}
-    if "images" in accepted:
-        given = {"images": part.images, **given}  # so that the same --images finds them again
-    if "unlisted" in accepted and "unlisted" not in given:
-        raise RecipeError(
-            f"--to {to} lists the present labels alone: say what all others are with --option unlisted=unknown"
-            " or --option unlisted=absent"
-        )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write(to, out, data, **given)
-    known = data.labels.summary()
-    present, absent = int(known.positives.sum()), int(known.negatives.sum())
-    say(f"{len(data):,} images, {present:,} present and {absent:,} absent labels: {out}")
-    if data.hints is not None and len(data.hints) and to != "openimages":  # which holds them with the labels
-        beside = _hints_of(out)
-        write_hints(beside, data, given.get("images", part.images))
-        say(f"{len(data.hints):,} hints beside them: {beside} (to read it again: --set data.options.hints={beside})")
-    else:
-        _hints_of(out).unlink(missing_ok=True)  # of the labels that were written over
-    lacking = _lacking(data.labels)
-    if lacking and (to == "labelstudio" or (to == "csv" and given.get("layout") != "wide")):
-        shown = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
-        say(
-            f"note: {out} does not name {len(lacking)} classes that have no label in it ({shown}):"
-            " write it with --option layout=wide or --to jsonl, or give all to --set data.options.classes"
-        )
-
-
-def _lacking(labels: Labels) -> list[str]:
-    """Classes without any known label."""
-    known = labels.summary()
-    return [name for name, count in zip(labels.classes, known.positives + known.negatives, strict=True) if not count]
+    target = Target.parse(to, out, part.images, options or [])
+    if not force:
+        target.refuse_existing()
+    return target

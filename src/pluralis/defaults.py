@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from pluralis.config import AUTO, Recipe
+from pluralis.config import AUTO, DRAWN, Recipe
 from pluralis.data.loader import Images
 
 LARGE, USUAL = 320, 256
@@ -20,6 +20,8 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     method  `relabel`; where the backbone does not train, `selection`: there is no second network to teach
     head    `lse` for `relabel` on a backbone that trains, `label-decoder` for `lac`, `linear` otherwise
     size    320 where half of the pictures are that large, 256 otherwise
+
+    The seed of a protocol that does not state one is written down too, so that the run's folder tells it.
     """
     said = []
     frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
@@ -37,6 +39,8 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         size = LARGE if side >= LARGE else USUAL
         recipe = replace(recipe, data=replace(recipe.data, size=size))
         said.append(f"size {size}: the shorter side of half of the pictures is {side:.0f} pixels or more")
+    if recipe.data.protocol in DRAWN:
+        recipe = replace(recipe, data=replace(recipe.data, protocol_seed=recipe.data.draw_seed))
     return recipe, said
 
 

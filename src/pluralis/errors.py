@@ -6,6 +6,8 @@ All take one string, so that they survive a trip through a worker process unchan
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST, _MOST = 60, 20_000  # characters of a name that are compared and told, and names that are compared
+
 
 class PluralisError(Exception):
     """Anything that the user can put right; the command line prints it as one line and exits with 2."""
@@ -41,9 +43,21 @@ class Interrupted(Exception):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the one that was probably meant, and those that there are."""
-    names = list(known)
+    names = [other if len(other) <= _LONGEST else f"{other[:_LONGEST]}…" for other in known]
     if not names:
         return "there are none"
-    close = get_close_matches(name, names, n=1) or get_close_matches(name.lower(), names, n=1)
+    wanted, compared = name[:_LONGEST], names[:_MOST]
+    spelt = dict.fromkeys((wanted, wanted.lower()))
+    close = next(filter(None, (get_close_matches(one, compared, n=1) for one in spelt)), [])
     meant = f"did you mean {close[0]!r}? " if close else ""
     return f"{meant}choose from {', '.join(map(repr, names[:20]))}{', …' if len(names) > 20 else ''}"
+
+
+def shown(name: object) -> str:
+    """A name fit for one line of an error: quoted, control characters escaped, the middle of a long one cut.
+
+    >>> shown("a\\nb"), len(shown("x" * 1000))
+    ("'a\\\\nb'", 181)
+    """
+    text = repr(name)
+    return text if len(text) <= 200 else f"{text[:120]}…{text[-60:]}"

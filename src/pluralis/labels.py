@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.conventions import CONVENTIONS, to_signed
-from pluralis.errors import LabelError
+from pluralis.errors import LabelError, shown
 from pluralis.label_summary import LabelSummary
 
 __all__ = ["CONVENTIONS", "LabelSummary", "Labels"]
@@ -111,7 +111,7 @@ class Labels:
             r, c = int(row[entry]), int(column[entry])
             row_id = ids[r] if ids is not None and 0 <= r < height else str(r)
             name = classes[c] if classes is not None and 0 <= c < width else str(c)
-            return f"row {row_id!r}, class {name!r}"
+            return f"row {shown(row_id)}, class {shown(name)}"
 
         for wrong, why in (
             ((row < 0) | (row >= height), f"there are {height} rows"),
@@ -261,5 +261,5 @@ def _names(names: Sequence[str], what: str) -> tuple[str, ...]:
     listed = tuple(map(str, names))
     if len(set(listed)) != len(listed):
         twice = Counter(listed).most_common(1)[0][0]
-        raise LabelError(f"the {what} {twice!r} is used twice; names must be unique")
+        raise LabelError(f"the {what} {shown(twice)} is used twice; names must be unique")
     return listed

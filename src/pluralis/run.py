@@ -109,7 +109,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
     views = [name for name in views if get_views(name).passes > 1]
     check_folder(folder)
     with distributed.process_group(choose_device(recipe.run.device)) as device, only_one(folder):
-        split = load_split(recipe.data, recipe.select)
+        split = load_split(recipe.data, recipe.select, hooks.say)
         recipe, choices = settle(recipe, split.train.images)
         check_recipe(recipe, folder)
         check_data(split, folder)

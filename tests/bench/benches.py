@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -9,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from typer.testing import CliRunner
 
 from pluralis.bench.plan import Place, Plan
 from pluralis.bench.runner import Queue, work_off
 from pluralis.bench.spec import Spec
 from pluralis.bench.store import Result, Store
 from pluralis.bench.worker import Answer, carry_out
+from pluralis.cli import app
 
 TOY = Path(__file__).with_name("toy.toml")
 BASE = str(TOY.with_name("toy-base.toml").resolve())
+TWO = (
+    'baseline = "an"\nseeds = 2\nkeep = true\nfigures = [{kind = "learning-curves"}]\n'
+    '[[rows]]\nname = "an"\nmethod = "an"\n[[rows]]\nname = "gr"\nmethod = "gr"\nseeds = 1\n'
+)
 
 
 class InThisProcess:
@@ -103,3 +110,16 @@ def result(row: str = "an", value: float = 80.0, seed: int = 0, draw: int = 1200
         "date": "2026-01-01",
     }
     return Result(**{**values, **more})
+
+
+def texts(out: Path) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in ("table.md", "table.tex", "table.csv", "table.html")}
+
+
+def command(*words: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+
+
+def copy(done: tuple[Path, Path], to: Path) -> tuple[Path, Path]:
+    shutil.copytree(done[1], to)
+    return done[0], to

@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from pluralis.bench.perform import Job
 from pluralis.bench.runner import State, work_off
 from pluralis.bench.worker import Answer, carry_out
 from pluralis.bench.workers import LocalWorker
-from pluralis.cli import app
 from pluralis.run import load_run
-from tests.bench.benches import TOY, InThisProcess, child_bench, make_queue, run_bench, write_spec
-from tests.children import exit_code, start_child
-
-TWO = (
-    'baseline = "an"\nseeds = 2\nkeep = true\nfigures = [{kind = "learning-curves"}]\n'
-    '[[rows]]\nname = "an"\nmethod = "an"\n[[rows]]\nname = "gr"\nmethod = "gr"\nseeds = 1\n'
+from tests.bench.benches import (
+    TOY,
+    TWO,
+    InThisProcess,
+    child_bench,
+    command,
+    copy,
+    make_plan,
+    make_queue,
+    run_bench,
+    texts,
+    write_spec,
 )
-
-
-def texts(out: Path) -> dict[str, bytes]:
-    return {name: (out / name).read_bytes() for name in ("table.md", "table.tex", "table.csv", "table.html")}
-
-
-def command(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A spec, and a folder in which all its runs are done."""
-    folder = tmp_path_factory.mktemp("bench")
-    spec = write_spec(folder, TWO)
-    queue = run_bench(spec, folder / "out")
-    assert (len(queue.finished), queue.made, queue.failures) == (3, 3, {})
-    return spec, folder / "out"
-
-
-def copy(done: tuple[Path, Path], to: Path) -> tuple[Path, Path]:
-    shutil.copytree(done[1], to)
-    return done[0], to
+from tests.children import exit_code, start_child
 
 
 def test_results_hold_what_tables_and_figures_need(done: tuple[Path, Path]) -> None:
@@ -68,6 +47,10 @@ def test_results_hold_what_tables_and_figures_need(done: tuple[Path, Path]) -> N
         assert load_run(result.folder).test == {**result.test}
         assert not (result.folder / "checkpoints").exists()
     assert (out / "index.html").exists()
+    page = (out / "table.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<title>Test</title>" in page
+    assert page.count("<table>") == 2
 
 
 def test_what_is_finished_is_not_repeated(done: tuple[Path, Path], tmp_path: Path) -> None:
@@ -80,26 +63,6 @@ def test_what_is_finished_is_not_repeated(done: tuple[Path, Path], tmp_path: Pat
     assert {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()} == before
     assert run_bench(spec, out, "train.epochs=1").made == 3  # changed ones are made anew
     assert len(list((out / "results").iterdir())) == 6
-
-
-def test_a_damaged_result_is_made_anew_and_is_the_same(done: tuple[Path, Path], tmp_path: Path) -> None:
-    spec, out = copy(done, tmp_path / "out")
-    file = sorted((out / "results").iterdir())[0]
-    whole = file.read_bytes()
-    file.write_bytes(whole.replace(b'"mAP": ', b'"mAP": 9', 1))
-    said: list[str] = []
-    queue = run_bench(spec, out, say=said.append)
-    assert queue.made == 1
-    assert any(f"{file} is damaged" in line for line in said)
-    assert json.loads(file.read_bytes())["body"]["test"] == json.loads(whole)["body"]["test"]
-    assert texts(out) == texts(done[1])
-
-
-def test_a_kept_folder_that_is_gone_is_made_anew(done: tuple[Path, Path], tmp_path: Path) -> None:
-    spec, out = copy(done, tmp_path / "out")
-    shutil.rmtree(next((out / "runs").iterdir()))
-    assert run_bench(spec, out).made == 1
-    assert texts(out) == texts(done[1])
 
 
 def test_folders_that_nobody_wants_do_not_stay(tmp_path: Path) -> None:
@@ -131,19 +94,45 @@ def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
     assert str(os.getpid()) not in processes
 
 
+GRID = (
+    'selection = "clean"\nseeds = 2\nviews = ["standard"]\n[[rows]]\nname = "an"\nmethod = "an"\n'
+    'grid = {"train.lr" = %s}\nsettings = {train.optimizer = "sgd", train.schedule = "constant"}\n'
+)
+
+
 def test_trials_of_a_choice_and_a_rate_that_diverges(tmp_path: Path) -> None:
-    text = (
-        'selection = "clean"\nseeds = 2\nviews = ["standard"]\n[[rows]]\nname = "an"\nmethod = "an"\n'
-        'grid = {"train.lr" = [1e-3, 1e3]}\nsettings = {train.optimizer = "sgd", train.schedule = "constant"}\n'
-    )
-    queue = run_bench(write_spec(tmp_path, text), tmp_path / "out")
-    kinds = {failure.run.grid["train.lr"]: failure.kind for failure in queue.failures.values()}
-    assert kinds == {1e3: "NonFiniteLoss"}
+    spec, out = write_spec(tmp_path, GRID % "[1e-3, 1e3]"), tmp_path / "out"
+    key = command("bench", spec, "--out", out, "--list").output.split()[0]
+    assert command("bench-run", spec, "--out", out, "--only", key).exit_code == 0
+    listed = command("bench", spec, "--out", out, "--list").output  # one of two trials is done
+    assert "more will follow when settings are chosen: an\n" in listed
+    queue = run_bench(spec, out)
+    assert queue.failures == queue.diverged() == {}
+    assert [found.grid["train.lr"] for found in queue.finished.values() if found.failure] == [1e3]
     chosen = [run for run in queue.runs() if not run.trial]
     assert [(run.grid["train.lr"], run.seed) for run in chosen] == [(1e-3, 0), (1e-3, 1)]
     assert all({"mAP", "standard mAP", "standard OF1"} <= queue.finished[run.key].test.keys() for run in chosen)
-    table = (tmp_path / "out" / "table.md").read_text()
+    table = (out / "table.md").read_text()
     assert "an: chosen by the score of held-out rows: train.lr = 0.001" in table
+    found = command("bench", spec, "--out", out, "--limit", "0")  # another process knows it too
+    assert found.exit_code == 0, found.output
+    assert run_bench(spec, out, output=False).made == 0
+    assert (out / "table.md").read_text() == table
+    listed = command("bench", spec, "--out", out, "--list").output
+    assert [line.split()[1] for line in listed.splitlines()] == ["done", "diverged", "done"]
+
+
+def test_runs_of_the_table_that_diverge_are_said_and_not_made_again(tmp_path: Path) -> None:
+    text = GRID.replace("seeds = 2", "seeds = 1").replace('views = ["standard"]\n', "")
+    text = text % "[1e3, 900.0]" + text[text.index("[[rows]]") :].replace('"an"', '"bad"', 1)
+    spec = write_spec(tmp_path, text.replace('grid = {"train.lr" = %s}\nsettings = {', "settings = {train.lr = 1e3, "))
+    made = [run_bench(spec, tmp_path / "out").made for _ in range(2)]
+    assert made == [2, 0]  # one of the trials is that of the row too
+    found = command("bench", spec, "--out", tmp_path / "out", "--limit", "0")
+    assert found.exit_code == 1
+    assert "diverged: bad · draw 1200 · seed 0: " in found.output
+    assert "nothing to choose from: an: every value of its grid diverged" in found.output
+    assert "| bad | diverged |" in (tmp_path / "out" / "table.md").read_text()
 
 
 def test_two_benches_share_a_folder(done: tuple[Path, Path], tmp_path: Path) -> None:
@@ -237,15 +226,11 @@ def test_listing_one_run_and_a_limit(done: tuple[Path, Path], tmp_path: Path) ->
     assert "there is no run 'abc'" in str(found.exception)
 
 
-def test_results_of_other_code_are_said_and_made_anew_when_asked(
-    done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec, out = copy(done, tmp_path / "out")
-    monkeypatch.setattr("pluralis.bench.identity.code_hash", lambda: "other")
-    found = command("bench", spec, "--out", out, "--limit", "0")
-    assert "3 of the results were made by other code of the same version; --redo makes them anew" in found.output
-    found = command("bench", spec, "--out", out, "--limit", "0", "--redo")
-    assert "0 done, 0 running, 0 failed, 3 left" in found.output
+def test_where_one_stands_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = write_spec(tmp_path, 'settings = {model.weights = "digits"}\n[[rows]]\nname = "an"\nmethod = "an"\n')
+    monkeypatch.chdir(tmp_path)
+    here, there = (make_plan(spec, out).runs(lambda run: None)[0] for out in (Path("out"), tmp_path / "out"))
+    assert here == there
 
 
 def test_a_stop_saves_and_the_same_command_goes_on(done: tuple[Path, Path], tmp_path: Path) -> None:
@@ -260,20 +245,6 @@ def test_a_stop_saves_and_the_same_command_goes_on(done: tuple[Path, Path], tmp_
     assert queue.stopped
     assert queue.made == 0
     assert len(list((tmp_path / "out" / "runs").glob("*/checkpoints/*.json"))) in (1, 2)
-
-
-def test_a_run_that_was_begun_for_another_device_starts_again(done: tuple[Path, Path], tmp_path: Path) -> None:
-    queue = make_queue(done[0], tmp_path / "out", "train.epochs=200")
-    run, told = queue.runs()[0], list[Answer]()
-    answer = carry_out(Job(tmp_path / "out", run, False).to_dict(), lambda: bool(told), told.append)
-    assert answer == {"outcome": "stopped"}
-    assert list(queue.store.folder(run.key).glob("checkpoints/*.json"))
-    other = make_queue(done[0], tmp_path / "out", "train.epochs=200", "run.record=false").runs()[0]
-    assert other.key == run.key
-    told.clear()
-    answer = carry_out(Job(tmp_path / "out", other, False).to_dict(), lambda: bool(told), told.append)
-    assert answer == {"outcome": "stopped"}  # not refused as a run of another recipe
-    assert told[0]["epoch"] == 1
 
 
 @pytest.mark.slow

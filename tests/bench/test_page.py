@@ -96,6 +96,14 @@ def test_a_figure_that_cannot_be_drawn_is_a_reason_and_the_others_are_there(tmp_
     assert "keep = true" in said[0]
 
 
+def test_what_is_left_out_of_a_figure_is_in_its_caption(tmp_path: Path) -> None:
+    lone = runs("gr", 1, draw=7)
+    text = f'baseline = "an"\n{ROWS}[[rows]]\nname = "em"\n[[figures]]\nkind = "class-gain"\n'
+    html, seen, _ = written(tmp_path, text, [*runs("an"), *lone, *runs("em")])
+    assert html.count("<svg") == 1
+    assert "Left out: gr, as no two runs of a row and of the baseline" in seen.words
+
+
 def test_drawings_of_an_earlier_spec_go(tmp_path: Path) -> None:
     both = '[[figures]]\nkind = "gradients"\nlosses = ["an"]\n[[figures]]\nkind = "learning-curves"\n'
     written(tmp_path, ROWS + both, runs("an"))

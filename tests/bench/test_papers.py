@@ -16,8 +16,9 @@ from pluralis.bench import plan as planning
 from pluralis.bench.figures import stored
 from pluralis.bench.figures.pseudo_labels import guess_tables
 from pluralis.bench.output import write_output
-from pluralis.bench.plan import Place, Plan, Run
+from pluralis.bench.plan import Place, Plan
 from pluralis.bench.runner import Queue, work_off
+from pluralis.bench.runs import Run
 from pluralis.bench.spec import Spec
 from pluralis.bench.store import Store
 from pluralis.bench.tables import make_tables

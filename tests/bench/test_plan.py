@@ -12,7 +12,8 @@ from PIL import Image
 
 import pluralis
 from pluralis.bench import identity
-from pluralis.bench.plan import Place, Plan, Run, Score
+from pluralis.bench.plan import Place, Plan, Score
+from pluralis.bench.runs import Run
 from pluralis.bench.spec import Spec
 from pluralis.config import Recipe
 from pluralis.errors import DataError, RecipeError
@@ -63,6 +64,7 @@ def test_a_key_says_what_decides_a_result(monkeypatch: pytest.MonkeyPatch) -> No
         "data.size=32",
     ]
     other += ["run.precision=bf16", "run.watch_test=true", "data.test.options.count=31", "model.head=lse"]
+    other += ["run.watch_train=5", "run.deterministic=true", "run.cache=features"]
     found = [key(setting) for setting in other]
     found += [key(), key(views=("standard",)), key(data="e")]
     assert len(set(found)) == len(found)
@@ -76,6 +78,33 @@ def test_a_draw_that_changes_nothing_makes_no_other_run() -> None:
     assert key(complete, "data.protocol_seed=3") == key(complete, "data.protocol_seed=4")
 
 
+@pytest.mark.parametrize(
+    ("protocol", "more"),
+    [
+        ("single-positive", []),
+        ("pick-area", []),
+        ("known-ratio", ["data.protocol_share=0.5"]),
+        ("drop-positives", ["data.protocol_share=0.5"]),
+        ("flip-positives", ["data.protocol_share=0.5"]),
+        ("fixed-per-class", ["data.protocol_count=2"]),
+    ],
+)
+def test_a_draw_of_the_labels_makes_another_run(protocol: str, more: list[str]) -> None:
+    drawn = [f"data.protocol={protocol}", *more]
+    assert key(*drawn, "data.protocol_seed=3") != key(*drawn, "data.protocol_seed=4")
+
+
+@pytest.mark.parametrize(("protocol", "seed"), [("known-ratio", 0), ("single-positive", 1200)])
+def test_a_seed_that_is_left_open_is_the_one_that_is_drawn_with(protocol: str, seed: int) -> None:
+    settings = [f"data.protocol={protocol}", *(["data.protocol_share=0.5"] if protocol == "known-ratio" else [])]
+
+    def open_key(*more: str) -> str:
+        return identity.run_key(Recipe.load(None, [*settings, *more]), [], "d")
+
+    assert open_key() == open_key(f"data.protocol_seed={seed}")
+    assert open_key() != open_key("data.protocol_seed=7")
+
+
 def test_weights_are_known_by_their_content(tmp_path: Path) -> None:
     for name, content in (("a.safetensors", b"1"), ("b.safetensors", b"1"), ("c.safetensors", b"2")):
         (tmp_path / name).write_bytes(content)
@@ -83,10 +112,10 @@ def test_weights_are_known_by_their_content(tmp_path: Path) -> None:
     assert a == b != c
 
 
-def write_images(folder: Path, value: str = "1") -> Recipe:
+def write_images(folder: Path, value: str = "1", side: int = 8) -> Recipe:
     folder.mkdir()
     for number in range(4):
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(folder / f"{number}.png")
+        Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(folder / f"{number}.png")
     lines = ["image,label,value", f"0.png,cat,{value}", "1.png,cat,-1", "2.png,cat,1", "3.png,cat,1"]
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
     return Recipe.from_dict({"data": {"images": str(folder), "labels": str(folder / "labels.csv")}})
@@ -96,8 +125,38 @@ def test_the_data_hash_follows_the_data_and_not_its_place(tmp_path: Path) -> Non
     one, two, three = (write_images(tmp_path / name, value) for name, value in (("a", "1"), ("b", "1"), ("c", "-1")))
     assert identity.data_hash(one.data) == identity.data_hash(two.data)
     assert identity.data_hash(one.data) != identity.data_hash(three.data)
+    assert identity.data_hash(one.data) != identity.data_hash(write_images(tmp_path / "d", side=800).data)
     tested = replace(one.data, test={"images": one.data.images, "labels": one.data.labels})
     assert identity.data_hash(tested) != identity.data_hash(one.data)
+
+
+def write_boxes(folder: Path, side: int) -> Recipe:
+    """Two pictures in the layout of VOC, both with a dog of 10 × 10 and a cat of some side."""
+    for name in ("ImageSets/Main", "JPEGImages", "Annotations"):
+        (folder / name).mkdir(parents=True)
+    for name in "ab":
+        Image.new("RGB", (16, 16)).save(folder / "JPEGImages" / f"{name}.jpg")
+        sides = {"dog": 10, "cat": side}
+        boxes = [
+            f"<object><name>{kind}</name><difficult>0</difficult><bndbox><xmin>1</xmin><ymin>1</ymin>"
+            f"<xmax>{size}</xmax><ymax>{size}</ymax></bndbox></object>"
+            for kind, size in sides.items()
+        ]
+        (folder / "Annotations" / f"{name}.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
+    for kind in ("dog", "cat"):
+        (folder / "ImageSets" / "Main" / f"{kind}_train.txt").write_text("a 1\nb 1\n")
+    return Recipe.from_dict({"data": {"format": "voc", "images": str(folder)}})
+
+
+def test_boxes_that_decide_which_label_is_shown_are_part_of_the_data(tmp_path: Path) -> None:
+    small, large = (write_boxes(tmp_path / str(side), side).data for side in (5, 15))
+    assert identity.data_hash(small) == identity.data_hash(large)  # nobody looks at the boxes
+    small, large = (replace(part, protocol="pick-largest") for part in (small, large))
+    assert identity.data_hash(small) != identity.data_hash(large)
+    hashes = {identity.data_hash(replace(small, protocol="pick-area", protocol_seed=seed)) for seed in range(20)}
+    assert len(hashes) > 1
+    parts = [replace(small, protocol="pick-area", protocol_seed=seed) for seed in (1, 2)]
+    assert len({identity.source_part(part) for part in (small, *parts)}) == 3
 
 
 def test_layers_of_settings_and_another_method(tmp_path: Path) -> None:
@@ -209,6 +268,26 @@ def test_mistakes_show_before_any_work(tmp_path: Path, text: str, message: str) 
         make_plan(write_spec(tmp_path, text), tmp_path / "out")
     assert message in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("settings = {run.seed = 7}\n" + ROWS, []),
+        (ROWS + "settings = {run.seed = 7}\n", []),
+        (ROWS, ["run.seed=7"]),
+        ("draws = [1, 2]\nsettings = {data.protocol_seed = 7}\n" + ROWS, []),
+        ("draws = [1, 2]\n" + ROWS, ["data.protocol_seed=7"]),
+    ],
+)
+def test_a_seed_beside_seeds_or_draws_is_refused(tmp_path: Path, text: str, settings: list[str]) -> None:
+    with pytest.raises(RecipeError, match="(run.seed|protocol_seed) has no effect, as (seeds|draws) decide it"):
+        make_plan(write_spec(tmp_path, text), tmp_path / "out", *settings)
+
+
+def test_without_draws_the_seed_of_the_labels_may_be_set(tmp_path: Path) -> None:
+    runs = make_plan(write_spec(tmp_path, ROWS), tmp_path / "out", "data.protocol_seed=7").runs(nothing)
+    assert {run.draw for run in runs} == {7}
 
 
 def test_columns_without_images_stay_empty(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_live_view_in_a_terminal_and_lines_elsewhere(tmp_path: Path, monkeypat
     monkeypatch.setattr(progress, "say", said.append)
     with progress.progress(queue) as tick:
         queue.finished[runs[0].key] = result("an", 81.25)
-        queue.give_back(runs[1], {"outcome": "failed", "error": "too bad", "kind": "RecipeError"})
+        queue.give_back(runs[1], {"outcome": "failed", "error": "too bad"})
         one = Running(runs[2], time.monotonic(), "epoch 2/5")
         tick(queue.state(1))
         tick(state(running=[one]))

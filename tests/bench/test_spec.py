@@ -52,6 +52,9 @@ def test_a_scale_takes_what_belongs_to_it(tmp_path: Path) -> None:
     assert (full.settings["train.lr"], full.scale_name, small.scale_name) == (1.0, "full", "small")
 
 
+SWEEP = "seeds = 1\n"
+GRID = '[[rows]]\nname = "gr"\nmethod = "gr"\nchoose = "all"\ngrid = {"train.lr" = [1, 2]}\n'
+FIGURE = ROW + GRID + "[[figures]]\n"
 PUBLISHED = '[[published]]\nsource = "P"\nbackbone = "R"\nresolution = 1\nvalues = {%s}\n'
 
 
@@ -73,15 +76,29 @@ PUBLISHED = '[[published]]\nsource = "P"\nbackbone = "R"\nresolution = 1\nvalues
         (ROW + '[[columns]]\nname = "VOC"\n' + PUBLISHED % "an = {VOX = 3.0}", "the column 'VOX', which is not known"),
         (ROW + '[[overrides]]\nrows = ["gr"]\n', "[[overrides]], rows has 'gr', which is not known"),
         ('selection = "best"\n' + ROW, "selection is 'best'; it must be one of last, clean, observed"),
-        ('metric = "accuracy"\n' + ROW, "metric 'accuracy' is not known; it ends with mAP, CF1, OF1"),
+        ('metric = "accuracy"\n' + ROW, "metric 'accuracy' is not known; choose from 'mAP', 'CF1', 'OF1'"),
+        ('metric = "standrad mAP"\n' + ROW, "metric 'standrad mAP' is not known; did you mean 'standard mAP'?"),
+        ('also = ["standard mAP"]\n' + ROW, "metric 'standard mAP' needs the views standard: add views"),
+        ('also = ["observed CF1"]\n' + ROW, "metric 'observed CF1' needs the thresholds: add thresholds = true"),
+        ('metric = ""\n' + ROW, "metric '' is not known"),
+        (SWEEP + 'baseline = "gr"\n' + ROW + GRID, "baseline is 'gr', which has a line for each value"),
+        (SWEEP + 'baseline = "x"\n' + ROW + '[[rows]]\nname = "x"\nseeds = 0\n', "'x', which has no runs of ours"),
         ("seeds = -1\n" + ROW, "seeds is -1: give a number of seeds"),
         ("seeds = true\n" + ROW, "seeds must be of type int, not True"),
         ('seeds = ["a"]\n' + ROW, "seeds[0] must be of type int, not 'a'"),
         (ROW + 'grid = {"train.lr" = []}\n', "the grid of 'train.lr' is empty"),
-        (ROW + "grid = {lr = [1]}\n", "quote the dotted key"),
+        (ROW + "grid = {lr = [1]}\n", "the grid has 'lr': give a whole key, such as train.lr"),
+        ("seeds = []\n" + ROW, "seeds is []: give a number of seeds, or a list of different ones"),
+        ("seeds = [0, 0]\n" + ROW, "seeds is [0, 0]"),
+        ("draws = [3, 3]\n" + ROW, "draws is [3, 3]"),
+        (ROW + "[[columns]]\nname = ''\n", "a row or a column has an empty name"),
+        ("[[rows]]\nname = ' '\n", "a row or a column has an empty name"),
+        (ROW + PUBLISHED % 'an = "nan"', "'nan' is no figure"),
+        (ROW + PUBLISHED % 'an = "3 ± inf"', "'3 ± inf' is no figure"),
         (ROW + 'scales = ["tiny"]\n', "scales has 'tiny', which is not known"),
+        (ROW + 'scales = ["small"]\n', "there are no [[rows]] at the scale full"),
         ("[scale.tiny]\n" + ROW, "[scale] has 'tiny', which is not known"),
-        (ROW + "[[figures]]\ntitle = 3\n", "[[figures]] number 1 has no kind"),
+        (ROW + "[[figures]]\ntitle = 3\n", "[[figures]] number 1: it has no kind"),
         ("rows = 3\n", "rows must be of type list, not 3"),
         ("title = \n", "cannot read the spec"),
     ],
@@ -91,6 +108,59 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
         load(tmp_path, text)
     assert message in str(error.value)
     assert str(tmp_path / "spec.toml") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        ('kind = "densities"\nrows = ["ann"]', "it has the row 'ann', which is not known: did you mean 'an'?"),
+        ('kind = "densities"\ncolumns = ["VOX"]', "columns has 'VOX', which is not known: did you mean 'VOC'?"),
+        ('kind = "class-gain"\nbaseline = "ann"', "it has the row 'ann', which is not known"),
+        ('kind = "densities"\nbins = "many"', "bins is 'many'; give a whole number"),
+        ('kind = "densities"\nbins = 1', "bins is 1; give a whole number from 2"),
+        ('kind = "densities"\npart = "val"', "part is 'val'; it must be one of train, test"),
+        ('kind = "densities"\nof = 5', "of is 5; give a text"),
+        ('kind = "learning-curves"\nwhat = [1]', "what is [1]; give a text or a list of texts"),
+        ('kind = "learning-curves"\nrows = [["an"]]', "rows is [['an']]; give a list of names"),
+        ('kind = "known-ratio"\nmetric = ["a"]', "metric is ['a']; give a text"),
+        ('kind = "known-ratio"\nmetric = "mAp"', "the metric 'mAp' is not known; did you mean 'mAP'?"),
+        ('kind = "sweep"\nkey = "train.lrr"', "key is 'train.lrr', which no recipe has; did you mean 'train.lr'"),
+        ('kind = "sweep"\nkey = "train.lr"\nlines = 3', "lines is 3; give a text"),
+        ('kind = "gradients"\nlosses = "an"', "losses is 'an'; give a list"),
+        ('kind = "gradients"\nlosses = ["nope"]', "'nope'"),
+        ('kind = "gradients"\nlosses = [{loss = "an", params = 5}]', "params = 5; give a table"),
+        ('kind = "gradients"\nlosses = [{loss = "gr", params = {nope = 5}}]', "nope"),
+        ('kind = "gradients"\nhighest = 0', "highest is 0; give a number above 0"),
+        ('kind = "landscape"\nloss = "nope"', "loss is 'nope'; it must be one of"),
+        ('kind = "landscape"\ndimensions = 3', "dimensions is 3; give a whole number from 1 to 2"),
+        ('kind = "gradients"\ntitle = 5', "title is 5; give a text"),
+        ('kind = "gradients"\nscales = "full"', "scales is 'full'; give a list of scales"),
+    ],
+)
+def test_what_is_wrong_with_a_figure_is_said_before_anything_is_run(tmp_path: Path, figure: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        load(tmp_path, f'[[columns]]\nname = "VOC"\n{FIGURE}{figure}\n')
+    assert message in str(error.value)
+    assert "[[figures]] number 1: " in str(error.value)
+
+
+def test_what_a_figure_may_name(tmp_path: Path) -> None:
+    columns = '[[columns]]\nname = "VOC"\n'
+    fine = FIGURE + 'kind = "sweep"\nkey = "method.params.b"\nrows = ["gr, lr 1", "an"]\nbaseline = "an"\n'
+    load(tmp_path, columns + fine + 'columns = ["VOC"]\nmetric = "OF1"\n')
+    ruled = f'selections = ["clean", "last"]\n{columns}{FIGURE}kind = "sweep"\nkey = "train.lr"\n'
+    load(tmp_path, ruled + 'columns = ["VOC, clean"]\nmetric = "raw CF1"\n')
+    with pytest.raises(RecipeError, match="did you mean 'VOC, last'|did you mean 'VOC, clean'|which is not known"):
+        load(tmp_path, ruled + 'columns = ["VOC"]\n')
+
+
+def test_without_columns_a_figure_has_none_to_choose_from(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="columns has 'VOC', which is not known: there are none"):
+        load(tmp_path, FIGURE + 'kind = "densities"\ncolumns = ["VOC"]\n')
+
+
+def test_keys_of_a_grid_need_no_quotes(tmp_path: Path) -> None:
+    assert load(tmp_path, ROW + "grid = {train.lr = [1, 2]}\n").rows[0].grid == {"train.lr": [1, 2]}
 
 
 def test_a_spec_or_a_scale_that_is_not_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pluralis.bench.plan import Run
+from pluralis.bench.runs import Run
 from pluralis.bench.store import Store
 from pluralis.config import Recipe
 from pluralis.errors import CheckpointError, RecipeError

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 from pluralis.bench import render
-from pluralis.bench.plan import Run
+from pluralis.bench.runs import Run
 from pluralis.bench.spec import Spec
 from pluralis.bench.store import Result
 from pluralis.bench.table_model import Cell, Head, Line, Table
@@ -113,6 +113,82 @@ def test_equal_figures_share_a_rank_and_a_bound_has_none(tmp_path: Path) -> None
     assert [found[row][0][1] for row in values] == ["best", "best", "second", ""]
 
 
+def test_a_row_with_fewer_runs_than_asked_takes_no_rank(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, SPEC))
+    values = {"an": [80.0, 80.0], "g_r & co": [90.0], "=cmd|<b>": [70.0, 70.0]}
+    found = texts(make_tables(spec, [r for row in values for r in planned(row, 2)], measured(values), [])[0])
+    assert [found[row][0] for row in values] == [
+        ("80.00 ± 0.00", "best"),
+        ("90.00 (1 of 2)", ""),
+        ("70.00 ± 0.00", "second"),
+    ]
+
+
+COMPARED = '[[rows]]\nname = "an"\n[[rows]]\nname = "gr"\n[[rows]]\nname = "em"\n'
+DRAWN = '[[columns]]\nname = "a"\n[[columns]]\nname = "b"\n' + COMPARED
+
+
+def drawn(rows: dict[str, float], columns: str, draws: list[int], seeds: int = 2) -> list[Result]:
+    """Differences that depend on draw and seed, so that another pairing gives another mean."""
+    return [
+        result(row, test={"mAP": gain * (1 + draw + seed) ** 2}, column=column, draw=draw, seed=seed)
+        for row, gain in rows.items()
+        for column in columns
+        for draw in draws
+        for seed in range(seeds)
+    ]
+
+
+def test_pairs_share_the_draw_and_the_notes_say_what_was_compared(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, 'baseline = "an"\n' + DRAWN))
+    runs = [*drawn({"an": 1.0}, "ab", [0, 1]), *drawn({"gr": 2.0}, "ab", [0, 1]), *drawn({"em": 3.0}, "a", [1])]
+    table = make_tables(spec, [], runs, [])[1]
+    em, gr = ({line.name: line for line in table.lines}[name] for name in ("em", "gr"))
+    assert em.cells[0].numbers[0] == pytest.approx(np.mean([2 * 4, 2 * 9]))
+    assert gr.cells[0].numbers[0] == pytest.approx(np.mean([1, 4, 4, 9]))
+    assert gr.cells[0].numbers[4] == 4
+    notes = " ".join(table.notes)
+    assert "not corrected for several comparisons" in notes
+    assert "the comparisons of each column: a 2, b 1." in notes
+    assert "fewer than three draws of the labels: intervals and p hold for these draws alone" in notes
+    more = drawn({"an": 1.0, "gr": 2.0}, "ab", [0, 1, 2])
+    table = make_tables(spec, [], more, [])[1]
+    assert table.lines[0].cells[0].numbers[4] == 3
+    assert "the means of the draws are compared" in " ".join(table.notes)
+    assert "hold for these draws" not in " ".join(table.notes)
+
+
+def test_differences_without_spread_have_no_p(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, 'baseline = "an"\n' + COMPARED))
+    runs = [result(row, value + seed, seed) for row, value in (("an", 80.0), ("gr", 82.0)) for seed in range(3)]
+    table = make_tables(spec, [], runs, [])[1]
+    assert texts(table) == {"gr": [("+2.00 (no spread)", "")]}
+    assert table.notes[1:] == ["No spread: all pairs differ by the same."]
+
+
+def test_published_numbers_of_a_sweep_have_a_line_of_their_own(tmp_path: Path) -> None:
+    text = '[[rows]]\nname = "gr"\nmethod = "gr"\nchoose = "all"\ngrid = {"train.lr" = [1, 2]}\n[[rows]]\nname = "an"\n'
+    text += '[[published]]\nsource = "S"\nbackbone = "R"\nresolution = 1\nvalues = {gr = 80.0, an = 79.0}\n'
+    spec = Spec.load(write_spec(tmp_path, text))
+    runs = [Run(f"k{n}", f"gr, lr {n}", "gr", "", 0, 0, {}, Recipe(), [], "d") for n in (1, 2)]
+    assert texts(make_tables(spec, [*runs, *planned("an", 1)], measured({"an": [1.0]}), [])[0]) == {
+        "gr": [("", ""), ("80.00", "best")],
+        "gr, lr 1": [("not run yet", ""), ("", "")],
+        "gr, lr 2": [("not run yet", ""), ("", "")],
+        "an": [("1.00", ""), ("79.00", "second")],
+    }
+
+
+def test_what_diverged_and_what_was_not_measured(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, SPEC))
+    runs = [*planned("an", 1), *planned("g_r & co", 1), *planned("all", 2)]
+    found = [result("an", test={"OF1": 3.0}), result("g_r & co", failure="the loss is nan"), result("all", 90.0)]
+    table = make_tables(spec, runs, [*found, result("all", seed=1, failure="no")], [])[0]
+    said = {name: cells[0][0] for name, cells in texts(table).items()}
+    assert (said["an"], said["g_r & co"], said["all"]) == ("not measured", "diverged", "90.00 (1 of 2)")
+    assert {"g_r & co: 1 of the runs diverged.", "all: 1 of the runs diverged."} <= set(table.notes)
+
+
 def test_what_is_not_there_yet(tmp_path: Path) -> None:
     spec = Spec.load(write_spec(tmp_path, SPEC))
     runs = [*planned("an"), *planned("g_r & co", trial=True)]
@@ -173,5 +249,13 @@ def test_html_is_whole_and_escaped(tables: list[Table]) -> None:
     assert "p &lt; 0.001" in "".join(
         ElementTree.tostring(ElementTree.fromstring(f"<a>{render.html(small)}</a>"), "unicode")
     )
-    assert render.document("<T>", tables).count("<table>") == len(tables)
-    assert "<title>&lt;T&gt;</title>" in render.document("<T>", tables)
+
+
+def test_no_text_can_break_out_of_its_place() -> None:
+    hostile = Table("T|_a_\n# b", [Head("^~", ())], [Line("[x] {y}", [Cell("a^b~c")])], ["<b> *n* [l](u)\n- item"])
+    text = render.markdown(hostile)
+    assert text.startswith(r"## T\|\_a\_ # b" + "\n")
+    assert text.endswith(r"- \<b> \*n\* [l]\(u) - item" + "\n")
+    text = render.latex(hostile)
+    assert r"{}[x] \{y\} & a\textasciicircum{}b\textasciitilde{}c \\" in text  # after \\ a bracket is a length
+    assert r"& \textasciicircum{}\textasciitilde{} \\" in text

@@ -63,7 +63,7 @@ def damaged_text(draw: st.DrawFn, text: str, pieces: list[str]) -> bytes:
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(made)))
         stop = min(len(made), start + draw(st.integers(0, 12)))
-        encoded = [piece.encode("utf-8", "surrogatepass") for piece in pieces]
+        encoded = [piece.encode("utf-8", "surrogatepass") for piece in (*pieces, "x" * 5000)]
         made[start:stop] = draw(st.sampled_from(encoded) | st.binary(max_size=3))
     return bytes(made)
 

@@ -1,6 +1,7 @@
 """COCO annotation files: the order of the literature, what unlisted means, and files that strangers made."""
 
 import json
+import shutil
 
 import pytest
 from hypothesis import given, settings
@@ -60,10 +61,37 @@ def test_what_unlisted_and_empty_mean(tmp_path):
         read("coco", tmp_path, split="val2014")
 
 
+def test_images_without_an_annotation_are_counted(tmp_path):
+    dropped = read("coco", make(tmp_path), unlisted="absent")
+    [note] = dropped.notes
+    assert "instances_train2014.json: 1 of 4 images have no annotation and are left out" in note
+    assert "data.options.empty=keep" in note
+    assert read("coco", tmp_path, unlisted="absent", empty="keep").notes == ()
+
+
+def test_the_order_of_the_file(tmp_path):
+    """PU-MLC draws known labels row by row in this order."""
+    data = read("coco", make(tmp_path), unlisted="absent", order="file", empty="keep")
+    assert data.labels.ids == ("9", "100", "20", "30")
+    assert data.labels.dense().tolist() == [[1, -1, 1], [-1, 1, -1], [-1, -1, 1], [-1, -1, -1]]
+    assert [int(path.stem[5:]) for path in data.images] == [9, 100, 20, 30]
+    short = read("coco", tmp_path, unlisted="absent", order="file", ids="file")
+    assert short.labels.ids == tuple(f"COCO_{n:012d}.jpg" for n in (9, 100, 20))
+
+
+def test_a_link_and_its_file_are_one_image(tmp_path):
+    make(tmp_path)
+    link = tmp_path / "train2014" / f"COCO_{20:012d}.jpg"
+    link.unlink()
+    link.symlink_to(f"COCO_{9:012d}.jpg")
+    with pytest.raises(DataError, match="'COCO_000000000020.jpg' and 'COCO_000000000009.jpg' have one and the same"):
+        read("coco", tmp_path, unlisted="absent")
+
+
 def test_the_folder_of_images_may_be_a_link(tmp_path):
     make(tmp_path / "real")
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "annotations").symlink_to(tmp_path / "real" / "annotations")
+    make(tmp_path / "linked")
+    shutil.rmtree(tmp_path / "linked" / "train2014")
     (tmp_path / "linked" / "train2014").symlink_to(tmp_path / "real" / "train2014")
     assert len(read("coco", tmp_path / "linked", unlisted="absent")) == 3
 
@@ -108,6 +136,8 @@ MISTAKES = {
     "an unknown class": (changed(["annotations", 2, "category_id"], 8), r"annotations\[2\]\.category_id: .* class 8"),
     "a class twice": (changed(["categories", 1, "name"], "dog"), r"categories\[1\]: .*'dog' is used twice"),
     "an image twice": (changed(["images", 1, "id"], 9), r"images\[1\]\.id: the image 9 is listed twice"),
+    "one file": (changed(["images", 3, "file_name"], f"COCO_{9:012d}.jpg"), "images 9 and 30 have the same file_name"),
+    "two spellings": (changed(["images", 1, "file_name"], f"./COCO_{9:012d}.jpg"), r"'\./COCO_0+9\.jpg' and 'COCO_0+9"),
     "a file outside": (changed(["images", 0, "file_name"], "../../x.jpg"), "is refused"),
     "a file lacking": (changed(["images", 0, "file_name"], "x.jpg"), "1 of the listed images are missing"),
 }
@@ -129,6 +159,7 @@ def test_other_mistakes(tmp_path, monkeypatch):
         ({"split": "../../train2014"}, "is not possible; give a name such as"),
         ({"unlisted": "no"}, "unlisted='no'"),
         ({"empty": "no"}, "empty='no'"),
+        ({"order": "no"}, "order='no'"),
     ):
         with pytest.raises(DataError, match=words):
             read("coco", tmp_path, **{"unlisted": "absent", **options})
@@ -164,6 +195,21 @@ def test_damaged_files_raise_only_documented_errors(tmp_path, examples):
 
     def parse(text):
         file.write_text(text)
-        return read("coco", tmp_path, unlisted="absent")
+        found = read("coco", tmp_path, unlisted="absent")
+        assert coco.areas(tmp_path, found.labels).shape == found.labels.shape
+        return found
 
-    only_documented_errors(examples, damaged_json(content()), parse, file.name)
+    drawn = {**content(), "annotations": [{**entry, "bbox": [1.5, 0, 10, 20]} for entry in content()["annotations"]]}
+    only_documented_errors(examples, damaged_json(content()) | damaged_json(drawn), parse, file.name)
+
+
+@pytest.mark.parametrize("side", range(4))
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e300, 10**9])
+def test_a_box_of_huge_numbers_is_named(tmp_path, side, number):
+    box = [1.5, 0.5, 2.5, 3.5]
+    box[side] = number
+    root = make(tmp_path, {**content(), "annotations": [{**content()["annotations"][0], "bbox": box}]})
+    labels = read("coco", root, unlisted="absent").labels
+    with pytest.raises(DataError, match=r"annotations\[0\]\.bbox: the box .* is not possible") as caught:
+        coco.areas(root, labels)
+    assert len(str(caught.value)) < 500

@@ -41,6 +41,8 @@ MISTAKES = {
     "no attribute": (ATTRIBUTES, "\n2 4 0 3 1.0\n", "line 2: '2 4 0 3 1.0' is not an image, an attribute"),
     "no value": (ATTRIBUTES, "2 1 2 3 1.0\n", "line 1: '2 1 2 3 1.0'"),
     "no certainty": (ATTRIBUTES, "2 1 1 5 1.0\n", "a certainty from 1 to 4"),
+    "two certainties": (ATTRIBUTES, "2 1 1 12 1.0\n", "a certainty from 1 to 4"),
+    "no part": ("train_test_split.txt", "1 1\n2 x\n3 1\n10 0\n", "the image 2 has 'x', neither 1 .* nor 0"),
     "too short": (ATTRIBUTES, "2 1 1\n", "line 1: '2 1 1'"),
     "twice": (ATTRIBUTES, "2 1 1 3 1.0\n2 1 0 3 1.0\n", "curved.*: given as 1 and as -1"),
     "not text": (ATTRIBUTES, b"2 1 1 3 1.0\n\xff", "not UTF-8"),

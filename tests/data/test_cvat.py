@@ -57,6 +57,10 @@ MISTAKES = {
     "not XML": (TEXT[:-20], "is not plain XML: unclosed token"),
     "another root": ("<x></x>", "begins with 'x'; export as CVAT for images 1.1"),
     "a video": (TEXT.replace("<image ", "<track ").replace("</image>", "</track>"), "tracks of a video"),
+    "two spellings": (
+        TEXT.replace('name="c.png"', 'name="./a.jpg"'),
+        "'./a.jpg' and 'a.jpg' have one and the same image",
+    ),
     "an image twice": (TEXT.replace('name="c.png"', 'name="a.jpg"'), r"image 2 \('a.jpg'\): .*listed twice"),
     "no name": (TEXT.replace('name="c.png"', ""), r"image 2 \(''\): it has no name"),
     "no label": (TEXT.replace('tag label="sunny"', "tag"), r"image 0 \('b/street.jpg'\): one of its tags has no label"),

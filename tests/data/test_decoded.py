@@ -39,6 +39,11 @@ def make_images(folder: Path) -> ImageFiles:
     return ImageFiles(paths)
 
 
+def kept(folder: Path) -> list[Path]:
+    """What is in the folder, but for the notes of what image files hold."""
+    return [path for path in folder.iterdir() if path.suffix != ".contents"]
+
+
 class Watched:
     """A loader that keeps squares in `folder`, with what it decoded and said."""
 
@@ -72,7 +77,7 @@ def test_the_second_loader_decodes_nothing(images: ImageFiles, tmp_path: Path, c
     for each in (first, again):
         assert torch.equal(each.pixels().float(), expected(images))
         assert not each.said
-    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert len(kept(tmp_path / "kept")) == 1
 
 
 def test_disk_gives_the_batches_of_no_cache(images: ImageFiles, tmp_path: Path) -> None:
@@ -102,12 +107,12 @@ def test_a_changed_image_another_size_or_another_way_of_decoding(
     folder = tmp_path / "kept"
     Watched(images, folder)
     assert Watched(images, folder, size=17).decoding
-    os.utime(images.paths[1], (1, 1))
+    Image.new("RGB", (20, 30), "white").save(images.paths[1])
     assert Watched(images, folder).decoding
     monkeypatch.setattr("pluralis.data.images.DECODING", 2)
     assert Watched(images, folder).decoding
     assert not Watched(images, folder).decoding
-    assert len(list(folder.iterdir())) == 4
+    assert len(kept(folder)) == 4
 
 
 def damage(folder: Path, how: str, row: int = 2) -> None:
@@ -129,9 +134,7 @@ def damage(folder: Path, how: str, row: int = 2) -> None:
 
 
 @pytest.mark.parametrize("cache", ["ram", "disk"])
-@pytest.mark.parametrize(
-    "how", ["flip", "sums", "cut", "cut in the pictures", "longer", "empty", "other", "zeros"]
-)
+@pytest.mark.parametrize("how", ["flip", "sums", "cut", "cut in the pictures", "longer", "empty", "other", "zeros"])
 def test_a_damaged_file_is_noticed_and_put_right(images: ImageFiles, tmp_path: Path, how: str, cache: str) -> None:
     folder = tmp_path / "kept"
     Watched(images, folder)
@@ -147,7 +150,7 @@ def test_a_damaged_file_is_noticed_and_put_right(images: ImageFiles, tmp_path: P
     third = Watched(images, folder, cache)
     assert torch.equal(third.pixels().float(), expected(images))
     assert not third.said
-    assert len(list(folder.iterdir())) == 1
+    assert len(kept(folder)) == 1
 
 
 def test_a_file_that_is_cut_while_it_is_read(images: ImageFiles, tmp_path: Path) -> None:
@@ -156,6 +159,57 @@ def test_a_file_that_is_cut_while_it_is_read(images: ImageFiles, tmp_path: Path)
     (path,) = (tmp_path / "kept").glob("*.squares")
     os.truncate(path, SQUARE + 5)
     assert torch.equal(stored.pixels().float(), expected(images))
+
+
+def test_a_picture_is_found_by_what_its_file_holds(tmp_path: Path) -> None:
+    images, folder = ImageFiles([tmp_path / "x.bmp", tmp_path / "y.bmp"]), tmp_path / "kept"
+    for path in images.paths:
+        Image.new("RGB", (SIZE, SIZE), "red").save(path)
+    Watched(images, folder)
+    before = images.paths[1].stat()
+    Image.new("RGB", (SIZE, SIZE), "blue").save(images.paths[1])
+    os.utime(images.paths[1], ns=(before.st_atime_ns, before.st_mtime_ns))  # of the old size, and said to be as old
+    assert images.paths[1].stat().st_size == before.st_size
+    painted = Watched(images, folder)
+    assert painted.decoding
+    assert torch.equal(painted.pixels().float(), expected(images))
+    (tmp_path / "moved").mkdir()
+    moved = ImageFiles([path.rename(tmp_path / "moved" / path.name) for path in images.paths])
+    os.utime(moved.paths[0], (1, 1))
+    again = Watched(moved, folder)
+    assert not again.decoding
+    assert torch.equal(again.pixels().float(), expected(moved))
+    assert not Watched(moved.select([1, 0]), tmp_path / "other").said
+    assert torch.equal(Watched(moved.select([1, 0]), folder).pixels().float(), expected(moved).flip(0))
+
+
+def test_image_files_are_read_once_to_know_them(images: ImageFiles, tmp_path: Path) -> None:
+    folder, read = tmp_path / "kept", list[int]()
+
+    class Counted(ImageFiles):
+        def digest(self, row: int) -> bytes:
+            read.append(row)
+            return super().digest(row)
+
+    counted = Counted(images.paths)
+    Watched(counted, folder)
+    Watched(counted, folder)
+    assert read == [0, 1, 2, 3, 4]
+    (note,) = folder.glob("*.contents")
+    for damaged in (b"", b"x" * 64, b"\xff" * 65):
+        note.write_bytes(damaged)
+        assert not Watched(counted, folder).decoding
+    assert len(read) == 20
+
+
+def test_an_image_that_changes_while_it_is_decoded(images: ImageFiles, tmp_path: Path) -> None:
+    def decode() -> Iterator[torch.Tensor]:
+        yield torch.stack([images.decode(row, SIZE) for row in range(5)])
+        Image.new("RGB", (20, 30), "white").save(images.paths[2])
+
+    with pytest.raises(DataError, match="changed while they were decoded"):
+        decoded.find_or_make(tmp_path / "kept", images, SIZE, decode, lambda line: None)
+    assert not kept(tmp_path / "kept")
 
 
 def test_an_image_that_changed_after_it_was_decoded_is_not_mended_from(images: ImageFiles, tmp_path: Path) -> None:
@@ -176,12 +230,12 @@ def test_an_interrupted_build_leaves_nothing_and_a_killed_one_is_written_over(
     folder, said = tmp_path / "kept", list[str]()
     with pytest.raises(KeyboardInterrupt):
         decoded.find_or_make(folder, images, SIZE, broken, said.append)
-    assert not list(folder.iterdir())
+    assert not kept(folder)
     Watched(images, folder)
-    (path,) = folder.iterdir()
+    (path,) = kept(folder)
     path.rename(path.with_name(f".{path.name}.part"))  # as if killed just before it was renamed
     assert Watched(images, folder).decoding
-    assert list(folder.iterdir()) == [path]
+    assert kept(folder) == [path]
 
 
 def want(images: ImageFiles, folder: Path, together: Barrier, out: Queue[tuple[int, int]]) -> None:
@@ -209,7 +263,7 @@ def test_several_processes_decode_once(images: ImageFiles, tmp_path: Path) -> No
         process.join()
     total = int(expected(images).sum())
     assert sorted(found) == [(0, total), (0, total), (0, total), (5, total)]
-    assert len(list((tmp_path / "kept").iterdir())) == 1
+    assert len(kept(tmp_path / "kept")) == 1
 
 
 def test_a_folder_that_cannot_be_written_or_is_too_small(
@@ -221,7 +275,7 @@ def test_a_folder_that_cannot_be_written_or_is_too_small(
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=9))
     with pytest.raises(DataError, match=r"GiB are free in .*run\.cache"):
         Watched(images, tmp_path / "kept", "disk")
-    assert not list((tmp_path / "kept").iterdir())
+    assert not kept(tmp_path / "kept")
 
 
 def test_disk_without_a_folder_uses_the_users_own_and_warns(

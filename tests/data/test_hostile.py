@@ -393,6 +393,7 @@ def test_a_huge_image_is_refused_without_taking_memory(tmp_path: Path, kind: str
 
 @pytest.mark.slow
 def test_a_million_rows_of_eighty_classes_open(tmp_path: Path) -> None:
+    """The labels themselves; what a reader takes that also finds a million files, benchmarks/huge_labels.py tells."""
     program = """if True:
         import re, sys, time
         from pathlib import Path
@@ -415,3 +416,46 @@ def test_a_million_rows_of_eighty_classes_open(tmp_path: Path) -> None:
     assert rows == 1_000_000
     assert seconds < 5
     assert gibibytes < 1
+
+
+LINKED = {  # a file that a reader finds by itself in a folder, and what else has to be there
+    "voc": ("ImageSets/Main/cat_train.txt", [], {}),
+    "voc of one list": ("ImageSets/Main/train.txt", ["Annotations/a.xml"], {"source": "xml", "unlisted": "absent"}),
+    "voc of boxes": ("Annotations/a.xml", [], {"source": "xml", "split": "all", "unlisted": "absent"}),
+    "cub": ("images.txt", ["attributes/attributes.txt"], {}),
+    "cub of attributes": ("attributes/attributes.txt", ["images.txt"], {}),
+    "cub of splits": ("train_test_split.txt", ["images.txt", "attributes/attributes.txt"], {}),
+    "nus": ("ImageList/TrainImagelist.txt", [], {}),
+    "nus of labels": ("Groundtruth/TrainTestLabels/Labels_cat_Train.txt", ["ImageList/TrainImagelist.txt"], {}),
+    "npy": ("formatted_train_images.npy", ["formatted_train_labels.npy"], {}),
+    "coco": ("annotations/instances_train2014.json", ["train2014/a.jpg"], {"unlisted": "absent"}),
+    "openimages": ("train-annotations-human-imagelabels.csv", ["train/a.jpg"], {}),
+    "cvat": ("annotations.xml", ["images/a.jpg"], {"unlisted": "absent"}),
+    "fiftyone": ("labels.json", ["data/a.jpg"], {"unlisted": "absent"}),
+    "imagefolder": ("cat/a.jpg", [], {}),
+    "shards": ("a.tar", [], {}),
+}
+LINKS = [(case, "a file") for case in LINKED]
+LINKS += [(case, "its folder") for case in LINKED if "/" in LINKED[case][0] and case != "voc of boxes"]
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(("case", "way"), LINKS)
+def test_no_reader_follows_a_link_out_of_its_folder(tmp_path: Path, case: str, way: str) -> None:
+    """Label files, too: an unpacked archive may hold links to anything."""
+    place, others, options = LINKED[case]
+    top, secret = tmp_path / "top", tmp_path / "outside" / Path(place).name
+    for path in (secret, *(top / name for name in others)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1 secret\n")
+    link = top / place
+    if way == "a file" or any((top / name).parent == link.parent for name in others):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(secret)
+    else:
+        link.parent.parent.mkdir(parents=True, exist_ok=True)
+        link.parent.symlink_to(secret.parent)
+    with watched() as seen, pytest.raises(PluralisError, match=r"outside|link to a folder"):
+        read(case.partition(" ")[0], top, **options)
+    opened = {os.path.realpath(name) for event, name in seen if event == "open"}
+    assert str(secret) not in opened

@@ -103,6 +103,7 @@ MISTAKES = {
     "outside": (changed([1, "data", "image"], "/data/local-files/?d=../x.jpg"), r"tasks\[1\]\.data\.image: .* refused"),
     "no file": (changed([1, "data", "image"], "x.jpg"), "1 of the listed images are missing"),
     "no address": (changed([1, "data", "image"], "http://[x"), r"tasks\[1\]\.data\.image: Invalid IPv6"),
+    "two spellings": (changed([1, "data", "image"], "./beach.jpg"), "the image './beach.jpg' has a task already"),
     "two tasks": (changed([1, "data", "image"], "beach.jpg"), "the image 'beach.jpg' has a task already"),
     "half a character": (changed([*RESULT, "value", "choices"], ["\ud800"]), "which holds half a character"),
 }
@@ -145,6 +146,42 @@ def test_tasks_to_import(tmp_path):
     assert back.labels == made
     with pytest.raises(LabelError, match="row 'q' holds an absent label"):
         write("labelstudio", tmp_path / "t.json", Labels.from_dense([[1, -1]], ["a", "b"], ["q"]), unlisted="unknown")
+
+
+def test_every_confidence_comes_back(tmp_path):
+    """None is rounded up, or the prediction would outdo the file of hints."""
+    sure = [0.7777777, 0.1234567, 0.9999999, 1 / 3]
+    made = Labels.from_lists([[0]] * 4, ["a", "b"], ids=["0.jpg", "1.jpg", "2.jpg", "3.jpg"])
+    folder = touch(tmp_path / "images", *made.ids)
+    hints = Hints.gather([0, 1, 2, 3], [1, 1, 1, 1], sure)
+    data = Dataset([folder.resolve() / name for name in made.ids], made, hints)
+    write("labelstudio", tmp_path / "t.json", data, unlisted="unknown", images=folder, threshold=0)
+    assert read("labelstudio", tmp_path / "t.json", images=folder, unlisted="unknown").hints == hints
+
+
+def test_predictions_without_a_score_are_counted_or_given_one(folder, tmp_path):
+    made = copy.deepcopy(CONTENT)
+    del made[0]["predictions"][0]["score"]
+    (tmp_path / "e.json").write_text(json.dumps(made))
+    data = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown")
+    assert data.hints is None
+    assert ["e.json: 1 choices of predictions have no score" in note for note in data.notes] == [True]
+    stated = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", unscored=0.25)
+    assert stated.hints == Hints.gather([0], [2], [0.25])
+    assert stated.notes == ()
+    with pytest.raises(DataError, match="unscored=2 is not possible"):
+        read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", unscored=2)
+
+
+def test_two_addresses_of_one_file_are_no_two_annotators(folder, tmp_path):
+    lines = [{"image": f"s3://{bucket}/beach.jpg", "scene": "sea"} for bucket in ("a", "b")]
+    for made, words in ((lines, r"tasks\[1\]\.image: .*already, under 's3://a/beach"), (lines[:1] * 2, "")):
+        (tmp_path / "e.json").write_text(json.dumps(made))
+        if words:
+            with pytest.raises(DataError, match=words):
+                read("labelstudio", tmp_path / "e.json", images=folder, unlisted="absent", control="scene")
+        else:
+            assert len(read("labelstudio", tmp_path / "e.json", images=folder, unlisted="absent", control="scene")) == 1
 
 
 @pytest.mark.parametrize("kind", ["unknown", "absent"])

@@ -83,13 +83,13 @@ def test_mistakes_are_named(tmp_path, mistake):
     assert str(file) in str(caught.value)
 
 
-def test_two_images_with_one_file_have_no_ids(tmp_path):
+def test_two_images_with_one_file_are_refused(tmp_path):
     touch(tmp_path, "000000397133.jpg", "000000000009.jpg")
     file = tmp_path / "l.json"
-    file.write_text(json.dumps(changed(["images", 2, "file_name"], "000000000009.jpg")))
-    assert len(read("lvis", file, images=tmp_path)) == 3
-    with pytest.raises(DataError, match="two of them have the same file"):
-        read("lvis", file, images=tmp_path, ids="file")
+    file.write_text(json.dumps(changed(["images", 2, "file_name"], "./000000000009.jpg")))
+    for ids in ("number", "file"):
+        with pytest.raises(DataError, match=r"l\.json: 'image \d+' and 'image \d+' have one and the same image"):
+            read("lvis", file, images=tmp_path, ids=ids)
     with pytest.raises(DataError, match="ids='no' is not possible"):
         read("lvis", file, images=tmp_path, ids="no")
 

@@ -47,7 +47,7 @@ def test_places_and_class_names(tmp_path):
         ({"split": "../val"}, "split='../val' is not possible"),
         ({"split": "train"}, "formatted_train_images.npy is not there; .*: formatted_val_images.npy"),
         ({"classes": "../x"}, "is refused"),
-        ({"classes": "no.txt"}, "no.txt: cannot be read"),
+        ({"classes": "no.txt"}, "no.txt: is not there"),
         ({"classes": "three.txt"}, "three.txt: 3 different class names for 2 classes"),
     ):
         (tmp_path / "three.txt").write_text("a\nb\nc\n")
@@ -75,6 +75,11 @@ MISTAKES = {
     "names as bytes": ("images", saved(np.array(NAMES, "S")), r"\|S7 of shape 3; give a list of file names as text"),
     "names as a matrix": ("images", saved(np.array([NAMES])), "shape 1 × 3"),
     "a name twice": ("images", saved(np.array(["3.jpg", "a/1.jpg", "3.jpg"])), "'3.jpg' is in place 0 and 2"),
+    "two spellings": (
+        "images",
+        saved(np.array(["3.jpg", "a/1.jpg", "./3.jpg"])),
+        "have one and the same image, '3.jpg'",
+    ),
     "an empty name": ("images", saved(np.array(["3.jpg", "", "a/1.jpg"])), "not empty"),
     "a name outside": ("images", saved(np.array(["3.jpg", "../1.jpg", "a"])), "'../1.jpg' is refused"),
     "a file lacking": ("images", saved(np.array(["3.jpg", "4.jpg", "a/1.jpg"])), "1 of the listed images are missing"),
@@ -100,6 +105,19 @@ def test_mistakes_are_named(tmp_path, mistake):
     with pytest.raises(DataError, match=words) as caught:
         read("npy", tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(0, 10**9), (3, 2_000_000)])
+def test_a_matrix_that_claims_a_million_classes_is_refused(tmp_path, shape):
+    make(tmp_path)
+    if not shape[0]:
+        np.save(tmp_path / "formatted_train_images.npy", np.array([], "U5"))
+    with (tmp_path / "formatted_train_labels.npy").open("wb") as file:
+        header = {"descr": "|i1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + shape[0] * shape[1])
+    with pytest.raises(DataError, match=r"labels\.npy: [0-9,]+ classes are over the limit of 1,048,576"):
+        read("npy", tmp_path)
 
 
 @pytest.mark.parametrize("examples", [150, pytest.param(10_000, marks=pytest.mark.slow)])

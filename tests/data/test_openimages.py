@@ -49,6 +49,27 @@ def test_machine_labels_stay_beside_and_boxes_are_present(folder):
     assert data.hints.confidence.tolist() == pytest.approx([0.6, 0.8, 1.0])
 
 
+def test_a_name_with_and_without_its_quote_is_one(tmp_path):
+    """A spreadsheet would run =a, so that '=a may stand for it: in one file both name one image, or one class."""
+    folder, file, names = touch(tmp_path / "train", "=a.jpg", "'=a.jpg"), tmp_path / "x.csv", tmp_path / "names.csv"
+    head = "ImageID,Source,LabelName,Confidence\n"
+    file.write_text(head + "=a,verification,x,1\n'=a,verification,y,0\n''=a,verification,y,1\n")
+    data = read("openimages", file, images=folder)
+    assert data.labels.ids == ("'=a", "=a")
+    assert data.labels.dense().tolist() == [[0, 1], [1, -1]]
+    file.write_text(head + "=a,verification,x,1\n'=a,verification,x,0\n")
+    with pytest.raises(DataError, match=r"x\.csv, line 2 and .*x\.csv, line 3; keep one"):
+        read("openimages", file, images=folder)
+    file.write_text(head + "=a,verification,=x,1\n=a,verification,'=x,0\n")
+    names.write_text("'=x,first\n")
+    for options in ({}, {"names": names}):
+        with pytest.raises(DataError, match=r"x\.csv, line 2 and .*x\.csv, line 3; keep one"):
+            read("openimages", file, images=folder, **options)
+    names.write_text("=x,first\n'=x,second\n")
+    with pytest.raises(DataError, match=r"names\.csv, line 2: not a code that is new"):
+        read("openimages", file, images=folder, names=names)
+
+
 def test_descriptions_fix_the_classes(folder):
     data = read("openimages", HUMAN, images=folder, names=HERE / "class-descriptions.csv")
     assert data.labels.classes == ("Car", "House", "Dog", "Dog, toy")
@@ -88,6 +109,7 @@ MISTAKES = {
     "no class": (HEAD + f"{IDS[0]},verification,,1\n", "line 2: LabelName is empty"),
     "a conflict": (HEAD + ONE + ONE + ONE.replace(",1\n", ",0\n"), "as absent, in .*line 2 and .*line 4; keep"),
     "outside": (HEAD + "../x,verification,/m/0k4j,1\n", r"'\.\./x\.jpg' is refused"),
+    "one file": (HEAD + ONE + ONE.replace(",1", ",0").replace(IDS[0], f"./{IDS[0]}"), "have one and the same image"),
     "not text": (HEAD.encode() + b"\xff,", "or later: not UTF-8"),
     "an open quote": (HEAD + 'a,"b', "line 2: unexpected end of data"),
 }
@@ -142,6 +164,17 @@ def test_hints_go_and_return(tmp_path):
     assert hints.confidence.tolist() == pytest.approx([1.0, 0.7])  # the more confident of two
     with pytest.raises(DataError, match="row 'y' has no label, and this format lists no such image"):
         write("openimages", tmp_path / "l.csv", made)
+
+
+@pytest.mark.parametrize(("ending", "suffix"), [(".jpg", ".jpg"), (".png", "")])
+def test_images_are_named_by_their_paths(tmp_path, ending, suffix):
+    """Ids of other formats, such as COCO's numbers, find no file."""
+    paths = [touch(tmp_path, f"sub/{name}").resolve() / f"sub/{name}" for name in (f"x{ending}", "y.jpg")]
+    data = Dataset(paths, Labels.from_dense([[1, -1], [0, 1]], ["a", "b"], ["12", "7"]))
+    write("openimages", tmp_path / "l.csv", data, images=tmp_path)
+    back = read("openimages", tmp_path / "l.csv", images=tmp_path, suffix=suffix)
+    assert back.images == paths
+    assert back.labels.dense().tolist() == data.labels.dense().tolist()
 
 
 def test_hints_lie_inside_the_labels():

@@ -138,6 +138,38 @@ def test_rows_are_counted_through_the_file(parse, monkeypatch):
 
 
 @needs_arrow
+def test_rows_that_repeat_are_refused_before_all_are_read(parse, monkeypatch):
+    """A few bytes can stand for a million equal rows: they are not gathered first."""
+    monkeypatch.setattr(module, "_CELLS", 1 << 12)
+    read_on = []
+    plain = module._batches
+    monkeypatch.setattr(module, "_batches", lambda *given: (read_on.append(1) or part for part in plain(*given)))
+    with pytest.raises(DataError, match="row 2: image 'a.jpg', class 'dog': given twice, see row 1"):
+        parse(long(["a.jpg"] * 1_000_000, ["dog"] * 1_000_000, [1] * 1_000_000))
+    assert len(read_on) == 1
+
+
+@needs_arrow
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("packed", [False, True])
+def test_names_that_are_too_long(parse, column, packed):
+    cells = [["a.jpg"] * 3, ["dog", "cat", "owl"]]
+    cells[column][1] = "x" * 5000
+    table = pa.table(long(*cells, [1, 1, 1]))
+    if packed:
+        table = table.set_column(column, table.schema[column].name, table.column(column).dictionary_encode())
+    with pytest.raises(DataError, match="a name in the column '(image|label)' is over 4,096 bytes"):
+        parse(table)
+
+
+@needs_arrow
+def test_a_name_of_many_megabytes_is_refused_by_the_header(parse, monkeypatch):
+    monkeypatch.setattr(module, "_batches", None)  # nothing is unpacked
+    with pytest.raises(DataError, match=r"1 of its rows take [0-9,]+ bytes; .* names that are too long"):
+        parse(long(["a.jpg"], ["x" * (8 << 20)], [1]))
+
+
+@needs_arrow
 def test_other_mistakes(parse, tmp_path):
     with pytest.raises(DataError, match="row 2: there is no class 'cat'; .*'cta'"):
         parse(long(), classes=["dog", "cta"])

@@ -87,6 +87,21 @@ def test_coco_single_positive_is_the_published_draw(coco: tuple[Path, dict[int, 
     assert list(split.held.labels.ids) == [ids[row] for row in val]
 
 
+def test_known_labels_of_coco_in_the_order_of_its_file(coco: tuple[Path, dict[int, set[int]]]) -> None:
+    """One uniform number for each entry of the matrix, whose rows are the images as the file lists them."""
+    folder, there = coco
+    listed = json.loads((folder / "annotations" / "instances_train2014.json").read_text())["images"]
+    columns = [18, 1, 90, 2, 44]
+    signed = np.array([[1 if c in there.get(image["id"], ()) else -1 for c in columns] for image in listed])
+    known = np.random.RandomState(0).random_sample(signed.shape) < 0.5
+    options = {"unlisted": "absent", "empty": "keep"}
+    for order, same in (("file", True), ("id", False)):
+        labels = read("coco", folder, order=order, **options).labels
+        drawn = protocols.known_ratio(labels, 0.5)
+        rows = [labels.ids.index(str(image["id"])) for image in listed]
+        assert np.array_equal(drawn.dense(rows), np.where(known, signed, 0)) == same
+
+
 @pytest.mark.parametrize("count", [1, 7, 30, 1000])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_fixed_per_class_step_by_step(count: int, seed: int) -> None:
@@ -157,6 +172,26 @@ def test_in_recipes() -> None:
     assert apply_protocol(labels, part) == protocols.fixed_per_class(labels, 7, 3)
     part = Recipe.load(None, ["data.protocol=flip-positives", "data.protocol_share=0.9", "data.protocol_seed=0"]).data
     assert apply_protocol(labels, part) == protocols.flip_positives(labels, 1 - 0.9)  # nine of ten stay as they are
+
+
+@pytest.mark.parametrize(
+    ("protocol", "call"),
+    [
+        (["single-positive"], lambda labels: protocols.single_positive(labels)),
+        (["known-ratio", "share=0.5"], lambda labels: protocols.known_ratio(labels, 0.5)),
+        (["drop-positives", "share=0.75"], lambda labels: protocols.drop_positives(labels, 0.25)),
+        (["flip-positives", "share=0.75"], lambda labels: protocols.flip_positives(labels, 0.25)),
+        (["fixed-per-class", "count=7"], lambda labels: protocols.fixed_per_class(labels, 7)),
+    ],
+)
+def test_a_recipe_without_a_seed_draws_as_the_function_does(
+    protocol: list[str], call: Callable[[Labels], Labels]
+) -> None:
+    labels = Labels.from_dense(full_matrix())
+    settings = [f"data.protocol={protocol[0]}", *(f"data.protocol_{setting}" for setting in protocol[1:])]
+    assert apply_protocol(labels, Recipe.load(None, settings).data) == call(labels)
+    other = apply_protocol(labels, Recipe.load(None, [*settings, "data.protocol_seed=5"]).data)
+    assert other != call(labels)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """JSON that strangers made: limits, and errors that name the file and the place."""
 
 import json
+import time
 
 import pytest
 
@@ -29,6 +30,15 @@ def test_hostile_files(tmp_path, name):
         Document(tmp_path / "x.json")
     assert str(caught.value).startswith(f"{tmp_path / 'x.json'}: ")
     assert len(str(caught.value)) < 600
+
+
+def test_a_key_twice_among_many_is_found_at_once(tmp_path):
+    keys = [*(f'"k{number}": 1' for number in range(100_000)), '"k99999": 2']
+    (tmp_path / "x.json").write_text(f"{{{', '.join(keys)}}}")
+    start = time.process_time()
+    with pytest.raises(DataError, match="the key 'k99999' is given twice in one object"):
+        Document(tmp_path / "x.json")
+    assert time.process_time() - start < 2  # looking each one up in a list would take minutes
 
 
 def test_places_that_are_no_file(tmp_path):

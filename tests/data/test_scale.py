@@ -44,6 +44,8 @@ def test_many_classes_take_no_matrix(tmp_path: Path, many: Dataset, format: str)
     assert entry.write is not None
     asked = [inspect.signature(call).parameters for call in (entry.write, entry.read)]
     writing, reading = ({key: value for key, value in options.items() if key in names} for names in asked)
+    if format == "openimages":
+        del writing["images"]  # the ids are the whole names
     tracemalloc.start()
     write(format, path, many, **writing)
     written = tracemalloc.get_traced_memory()[1]
@@ -57,8 +59,12 @@ def test_many_classes_take_no_matrix(tmp_path: Path, many: Dataset, format: str)
 
 @pytest.mark.slow
 def test_a_million_rows_of_a_long_csv(tmp_path: Path) -> None:
-    """1,000,000 × 80 in less than 20 s and 1 GB, 20 million labels of 20,000 classes in less than 4 GB."""
-    program = "import json; from benchmarks import huge_labels as h; h.CASES = h.CASES[:2]; print(json.dumps(h.main()))"
+    """1,000,000 × 80, three labels a row, in less than 20 s and 1 GB; 20 million of 20,000 classes in less than 4 GB.
+
+    CPU time is the judge here, since tests share the machine; the benchmark judges by the clock on the wall.
+    """
+    cases = "[h.CASES[0], h.CASES[2]]"
+    program = f"import json; from benchmarks import huge_labels as h; h.CASES = {cases}; print(json.dumps(h.main()))"
     found = json.loads(subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()[-1])
     small, large = found.values()
     assert small["read CPU"] < 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from PIL import Image
 
 from pluralis.config import DataPart, SelectPart
 from pluralis.data.dataset import Hints
-from pluralis.data.source import load_split
+from pluralis.data.source import load_source, load_split
 from pluralis.errors import DataError
 
 LAST = SelectPart(rule="last", fraction=0.0)
@@ -36,6 +37,26 @@ def part(folder: Path, **test: object) -> DataPart:
 def test_a_test_set_of_training_pictures_is_refused(coco: Path) -> None:
     with pytest.raises(DataError, match=r"4 of the 4 test images are among the training images, such as .*0\.png"):
         load_split(part(coco, options={"unlisted": "absent", "split": "val2014"}), LAST)
+
+
+def test_what_the_reader_leaves_out_is_said(coco: Path) -> None:
+    """To whoever listens, else as a warning; of the test set too."""
+    made = json.loads((coco / "all.json").read_text())
+    made["annotations"] = [entry for entry in made["annotations"] if entry["image_id"] != 3]
+    (coco / "all.json").write_text(json.dumps(made))
+    (coco / "more").mkdir()
+    (coco / "all.json").rename(coco / "more" / "some.json")
+    for i in range(4):
+        Image.new("RGB", (8, 8)).save(coco / "more" / f"{i}.png")
+    given = replace(part(coco), labels=str(coco / "more" / "some.json"))
+    said: list[str] = []
+    load_split(replace(given, test={"images": str(coco / "more")}), LAST, said.append)
+    assert [line.endswith("empty=keep keeps them") and "1 of 4 images have no annotation" in line for line in said] == [
+        True,
+        True,
+    ]
+    with pytest.warns(UserWarning, match="1 of 4 images have no annotation"):
+        load_source(given)
 
 
 def test_another_file_is_another_test_set(coco: Path) -> None:

@@ -70,7 +70,7 @@ MISTAKES = {
     "no value": ("dog_train.txt", "2008_000003\n", "line 1"),
     "three cells": ("dog_train.txt", "2008_000003 1 1\n", "line 1"),
     "empty": ("dog_train.txt", "\n", r"dog_train\.txt: the list is empty"),
-    "not text": ("dog_train.txt", b"\xff\xfe\x00", r"dog_train\.txt: cannot be read"),
+    "not text": ("dog_train.txt", b"\xff\xfe\x00", r"dog_train\.txt, after line 0: not UTF-8"),
 }
 
 
@@ -160,6 +160,34 @@ def test_annotations_of_ones_own(devkit):
     every = read("voc", devkit.parent, source="xml", split="all", unlisted="unknown")
     assert every.labels == known.labels
     assert every.images[1].name == "photo.png"
+
+
+@pytest.mark.parametrize("ending", [".jpg", ".png"])
+def test_the_old_name_inside_of_a_renamed_annotation(devkit, ending):
+    """Both files were renamed, the field inside was not: it names another photo now."""
+    photos, stale = devkit / "JPEGImages", devkit / "Annotations" / "2008_000015.xml"
+    for name in ("2008_000008", "2008_000015"):
+        (photos / f"{name}.jpg").rename(photos / f"{name}{ending}")
+    other = devkit / "Annotations" / "2008_000008.xml"
+    other.write_text(other.read_text().replace("2008_000008.jpg", f"2008_000008{ending}"))
+    stale.write_text(stale.read_text().replace("2008_000015.jpg", f"2008_000008{ending}"))
+    data = read("voc", devkit, source="xml", unlisted="unknown")
+    assert [path.name for path in data.images[:2]] == [f"2008_000008{ending}", f"2008_000015{ending}"]
+    (photos / f"2008_000015{ending}").unlink()
+    with pytest.raises(DataError, match=r"'2008_000008\.xml' and '2008_000015\.xml' have one and the same image"):
+        read("voc", devkit, source="xml", unlisted="unknown")
+
+
+@pytest.mark.parametrize(("text", "value"), [("0", 1), ("", 1), (" 1 ", 0), ("True", None), ("2", None)])
+def test_what_difficult_may_be(devkit, text, value):
+    file = devkit / "Annotations" / "2008_000015.xml"
+    file.write_text(f"<annotation><object><name>bottle</name><difficult>{text}</difficult></object></annotation>")
+    if value is None:
+        with pytest.raises(DataError, match=rf"2008_000015\.xml, object 1: difficult is '{text}'; write 1, or 0"):
+            read("voc", devkit, source="xml", unlisted="absent")
+    else:
+        labels = read("voc", devkit, source="xml", unlisted="absent", classes=["bottle", "horse", "person"]).labels
+        assert labels.dense()[1, 0] == value
 
 
 def test_mistakes_in_annotations_are_named(devkit):

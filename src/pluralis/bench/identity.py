@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 import pluralis
-from pluralis.config import DataPart, Recipe
-from pluralis.data.source import Source, load_source
+from pluralis.config import DRAWN, DataPart, Recipe
+from pluralis.data.source import Source, apply_protocol, load_source
 from pluralis.errors import WeightsError
+from pluralis.labels import Labels
 
 DIGITS = "digits"
 """As `model.weights`: the tiny backbone trained on single digits, which the bench makes when it is needed."""
-_DRAWN = ("single-positive", "pick-area", "known-ratio", "drop-positives", "flip-positives", "fixed-per-class")
+_BY_BOXES = ("pick-area", "pick-largest")  # protocols that look at more than the labels
 
 
 def run_key(recipe: Recipe, views: list[str], data: str) -> str:
@@ -32,8 +33,7 @@ def decides(recipe: Recipe) -> dict[str, Any]:
     data, model, run = values["data"], values["model"], values["run"]
     data |= {"images": "", "labels": ""}
     data["test"] = {key: value for key, value in data["test"].items() if key not in ("images", "labels")}
-    if data["protocol"] not in _DRAWN:
-        data["protocol_seed"] = 0
+    data["protocol_seed"] = recipe.data.draw_seed if data["protocol"] in DRAWN else 0
     if model["weights"] not in ("", "imagenet", DIGITS):
         model |= {"weights": _file_hash(Path(model["weights"])), "sha256": ""}
     kept = {key: run[key] for key in ("seed", "precision", "deterministic", "watch_test", "watch_train")}
@@ -43,17 +43,23 @@ def decides(recipe: Recipe) -> dict[str, Any]:
 
 
 def data_hash(part: DataPart) -> str:
-    """Changes with names, labels and sizes of the images, of the test set too; not with where they lie."""
+    """Changes with names, labels and sizes of the images, of the test set too; not with where they lie.
+
+    Where boxes decide which labels are shown, it changes with what they show.
+    """
     digest = hashlib.sha256()
     parts = [replace(part, test={}), *([replace(part, **{"test": {}, **part.test})] if part.test else [])]
-    for source in map(load_source, parts):
+    for number, source in enumerate(map(load_source, parts)):
         _add(digest, source)
+        if part.protocol in _BY_BOXES and number == 0:
+            _add_labels(digest, apply_protocol(source.labels, part))
     return digest.hexdigest()
 
 
 def source_part(part: DataPart) -> str:
-    """Parts with the same text read the same data: what is shown of it, and how large, comes later."""
-    read = (part.format, part.images, part.labels, part.options, part.test)
+    """Parts with the same text have the same hash: what is shown, other than by boxes, and how large, comes later."""
+    shown = (part.protocol, part.draw_seed) if part.protocol in _BY_BOXES else ()
+    read = (part.format, part.images, part.labels, part.options, part.test, *shown)
     return json.dumps(read, sort_keys=True, default=str)
 
 
@@ -69,7 +75,11 @@ def code_hash() -> str:
 def _add(digest: Any, source: Source) -> None:
     digest.update(repr(source.labels.classes).encode())
     digest.update("\0".join(source.labels.ids).encode() + b"\0\0" + source.images.signature())
-    for array in source.labels.entries():
+    _add_labels(digest, source.labels)
+
+
+def _add_labels(digest: Any, labels: Labels) -> None:
+    for array in labels.entries():
         digest.update(np.ascontiguousarray(array).tobytes())
 
 

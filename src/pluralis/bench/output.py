@@ -6,28 +6,24 @@ from pathlib import Path
 
 from pluralis.bench import render
 from pluralis.bench.runner import Queue
-from pluralis.bench.selections import under
 from pluralis.bench.tables import make_tables
 from pluralis.data.whole_file import whole_text
+from pluralis.html_page import document
 
 
 def write_output(queue: Queue) -> list[Path]:
     """Write table.md, .tex, .csv and .html, and index.html with the figures; returns where they are."""
     from pluralis.bench import page  # matplotlib takes a while
 
-    out, spec, runs = queue.store.out, queue.plan.spec, queue.runs()
-    shown = [run for run in runs if not run.trial]
-    stored = [(run, queue.store.read(run)) for run in shown if run.key in queue.finished]
-    results = [under(found, run.selection) for run, found in stored if found]
-    drawn = [
-        result for result in results if result.selection in ("", spec.rule)
-    ]  # their weights are those that are kept
-    tables = make_tables(spec, runs, results, queue.plan.without_data)
+    out, spec, results = queue.store.out, queue.plan.spec, queue.results()
+    kept = ("", spec.rule)  # what other rules choose has no weights
+    drawn = [result for result in results if result.selection in kept and not result.failure]
+    tables = make_tables(spec, queue.runs(), results, queue.plan.without_data)
     texts = {
         "table.md": "\n".join(map(render.markdown, tables)),
         "table.tex": "\n".join(map(render.latex, tables)),
         "table.csv": render.as_csv(tables),
-        "table.html": render.document(spec.title, tables),
+        "table.html": document(spec.title, "".join(f"<section>{render.html(table)}</section>" for table in tables)),
     }
     with queue.store.lock("tables", wait=True):  # another bench may write them too
         for name, text in texts.items():

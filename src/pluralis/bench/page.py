@@ -38,13 +38,13 @@ def write(
     sections = [f"<div class=wide>{html(table)}</div>" for table in tables]
     drawn: set[Path] = set()
     for number, figure in enumerate(asked(spec), 1):
-        svg, reason = _drawn(spec, figure, results)
+        svg, left, reason = _drawn(spec, figure, results)
         if reason:
             say(f"figure {number} ({figure['kind']}) is not drawn: {reason}")
         else:
             drawn.add(out / "figures" / f"{number:02d}-{figure['kind']}.svg")
             write_file(out / "figures" / f"{number:02d}-{figure['kind']}.svg", svg.encode(errors="replace"))
-        sections.append(_section(number, figure, svg, reason))
+        sections.append(_section(number, figure, svg, left, reason))
     for old in set((out / "figures").glob("??-*.svg")) - drawn:  # of a spec that asked for others
         old.unlink()
     sections.append(_origin(spec, results))
@@ -64,20 +64,21 @@ def asked(spec: Spec) -> list[dict[str, Any]]:
     return [{"kind": "learning-curves"}, *gain]
 
 
-def _drawn(spec: Spec, figure: Mapping[str, Any], results: Sequence[Result]) -> tuple[str, str]:
-    """The figure as SVG, or the reason why there is none."""
+def _drawn(spec: Spec, figure: Mapping[str, Any], results: Sequence[Result]) -> tuple[str, str, str]:
+    """The figure as SVG and what is left out of it, or the reason why there is none."""
     try:
-        return to_svg(draw(figure["kind"], results, options_of(figure, spec.baseline))), ""
+        drawn = draw(figure["kind"], results, options_of(figure, spec.baseline))
     except PluralisError as error:
-        return "", str(error)
+        return "", "", str(error)
+    return to_svg(drawn), str(drawn.get_label()), ""
 
 
-def _section(number: int, figure: Mapping[str, Any], svg: str, reason: str) -> str:
+def _section(number: int, figure: Mapping[str, Any], svg: str, left: str, reason: str) -> str:
     kind = str(figure["kind"])
     title = str(figure.get("title") or kind.replace("-", " ").capitalize().replace("Kl ", "KL "))
     about = inspect.getdoc(KINDS[kind]).split("\n\n")[0] if kind in KINDS else ""  # type: ignore[union-attr]
     drawing = f"<p class=reason>Not drawn: {escape(reason)}</p>" if reason else with_prefix(svg, f"figure-{number}-")
-    caption = escape(" ".join(about.split()).replace("`", ""))
+    caption = escape(f"{' '.join(about.split())} {left}".replace("`", "").strip())
     return f"<h2>{escape(title)}</h2><div class=figure>{drawing}</div><p class=small>{caption}</p>"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import platform
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ import numpy as np
 import torch
 
 import pluralis
-from pluralis.bench.identity import code_hash
-from pluralis.bench.plan import Run, digits_file
+from pluralis.bench import identity
+from pluralis.bench.plan import digits_file
+from pluralis.bench.run_folders import begin, can_go_on, finish, is_whole, remove
+from pluralis.bench.runs import Run
 from pluralis.bench.store import Store
-from pluralis.checkpoint import read_snapshot
+from pluralis.checkpoint import read_snapshot, write_file
 from pluralis.config import Recipe
 from pluralis.data.source import load_split
-from pluralis.errors import CheckpointError
+from pluralis.errors import CheckpointError, NonFiniteLoss
 from pluralis.evaluate import evaluate
 from pluralis.run import Hooks, TrainedRun, make_loader, train
 from pluralis.runtime import Runtime
@@ -46,7 +48,7 @@ class Job:
 
 
 def perform(job: Job, hooks: Hooks | None = None) -> str:
-    """Gives "done", or "elsewhere" if another process has this run; what goes wrong is raised."""
+    """Gives "done", also if it diverged, or "elsewhere" if another process has this run; what goes wrong is raised."""
     run, store = job.run, Store(job.out)
     with store.lock(run.key) as mine:
         if not mine:
@@ -55,44 +57,50 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
             return "done"
         if run.recipe.model.weights == str(digits_file(job.out)):
             _make_digits(store)
-        folder = store.folder(run.key)
-        _leave_behind(folder, run.recipe)
-        trained = train(run.recipe, folder, hooks, views=run.views)
-        store.write(run.key, _values(run, trained, folder))
-        shutil.rmtree(folder / "checkpoints" if job.keep else folder, ignore_errors=True)
+        folder, code = store.folder(run.key), identity.code_hash()
+        if not can_go_on(folder, run.recipe, code):
+            remove(folder)
+        begin(folder, code)
+        try:
+            trained = train(run.recipe, folder, hooks, views=run.views)
+        except NonFiniteLoss as error:  # it would do so every time: that is what the run gave
+            (hooks or Hooks()).say(f"diverged: {error}")
+            store.write(run.key, {**_origin(run), **_DIVERGED, "recipe": run.recipe.to_dict(), "failure": str(error)})
+            remove(folder)
+            return "done"
+        store.write(run.key, {**_origin(run), **_figures(run, trained, folder)})
+        finish(folder, job.keep)
     return "done"
 
 
 def is_done(store: Store, job: Job) -> bool:
-    """Whether there is a result that can be trusted, and the folder if it is to be kept."""
+    """Whether there is a result that can be trusted, and the model if it is to be kept."""
     try:
         found = store.read(job.run)
     except CheckpointError:
         return False
-    return found is not None and (found.folder is not None or not job.keep)
+    return found is not None and is_whole(found, job.keep)
 
 
 def _make_digits(store: Store) -> None:
-    """The weights of the embedded scale; whoever comes second waits for them."""
+    """The weights of the embedded scale; whoever comes second waits for them, and damaged ones are made anew."""
     from pluralis.demo import DemoSize, pretrain
 
+    path = digits_file(store.out)
+    checksum = path.with_suffix(".sha256")
     with store.lock("digits", wait=True):
-        pretrain(store.out, DemoSize())
+        if path.exists() and checksum.exists() and _sha256(path) == checksum.read_text():
+            return
+        path.unlink(missing_ok=True)
+        write_file(checksum, _sha256(pretrain(store.out, DemoSize())).encode())
 
 
-def _leave_behind(folder: Path, recipe: Recipe) -> None:
-    """A run that was begun for another device, or from weights at another place, cannot go on: it starts again."""
-    if not (folder / "recipe.toml").exists():
-        return
-    begun = Recipe.load(folder / "recipe.toml")
-    same = ("device", "precision", "compile", "autotune", "deterministic", "record")
-    moved = begun.model.weights != recipe.model.weights
-    if moved or any(getattr(begun.run, key) != getattr(recipe.run, key) for key in same):
-        shutil.rmtree(folder)
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _values(run: Run, trained: TrainedRun, folder: Path) -> dict[str, Any]:
-    device = next(trained.method.parameters()).device
+def _origin(run: Run) -> dict[str, Any]:
+    """What a result says of where it comes from."""
     versions = {"pluralis": pluralis.__version__, "torch": torch.__version__, "numpy": np.__version__}
     return {
         "key": run.key,
@@ -102,10 +110,22 @@ def _values(run: Run, trained: TrainedRun, folder: Path) -> dict[str, Any]:
         "draw": run.draw,
         "spec row": run.spec_row,
         "grid": run.grid,
-        "recipe": trained.recipe.to_dict(),
         "data hash": run.data_hash,
         "code version": pluralis.__version__,
-        "code hash": code_hash(),
+        "code hash": identity.code_hash(),
+        "versions": {"python": platform.python_version(), **versions},
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+_DIVERGED: dict[str, Any] = {"classes": [], "history": [], "chosen": 0, "rule": "", "test": {}, "per class AP": {}}
+_DIVERGED |= {"seconds": 0.0, "device": ""}
+
+
+def _figures(run: Run, trained: TrainedRun, folder: Path) -> dict[str, Any]:
+    device = next(trained.method.parameters()).device
+    return {
+        "recipe": trained.recipe.to_dict(),
         "classes": list(trained.classes),
         "history": trained.history,
         "chosen": trained.chosen,
@@ -114,8 +134,6 @@ def _values(run: Run, trained: TrainedRun, folder: Path) -> dict[str, Any]:
         "per class AP": trained.per_class,
         "seconds": trained.seconds,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        "versions": {"python": platform.python_version(), **versions},
-        "date": datetime.date.today().isoformat(),
     }
 
 

@@ -14,38 +14,13 @@ from typing import Any
 
 from pluralis.bench.files import find
 from pluralis.bench.identity import DIGITS, data_hash, run_key, source_part
-from pluralis.bench.spec import Column, Row, Spec, shown_name
+from pluralis.bench.names import line_name
+from pluralis.bench.runs import Run, at_rule
+from pluralis.bench.spec import Column, Row, Spec
 from pluralis.config import AUTO, Recipe
 from pluralis.errors import DataError, RecipeError, nearest
 from pluralis.methods import every_method
 from pluralis.views import get_views
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training, and the place of its figures in the table."""
-
-    key: str
-    row: str  # line of the table
-    spec_row: str  # row of the spec
-    column: str
-    seed: int
-    draw: int
-    grid: dict[str, Any]
-    recipe: Recipe
-    views: list[str]
-    data_hash: str
-    trial: bool = False  # made for a choice alone, so far
-    order: tuple[int, ...] = ()
-    selection: str = ""  # the rule under which it stands here, where the spec has several
-
-    @property
-    def label(self) -> str:
-        grid = "".join(f", {key.rsplit('.', 1)[-1]} {_text(value)}" for key, value in self.grid.items())
-        column = "" if self.column == self.selection else self.column.removesuffix(f", {self.selection}")
-        parts = (self.spec_row + grid, column, f"draw {self.draw}", f"seed {self.seed}")
-        return " · ".join(filter(None, parts))
-
 
 Score = Callable[[Run], float | None]
 """The score of a run on held-out rows, −∞ where it diverged, None where it has none yet."""
@@ -62,7 +37,7 @@ class Place:
 
 def digits_file(out: Path) -> Path:
     """The weights that the word "digits" stands for."""
-    return out / "digits.safetensors"
+    return out.resolve() / "digits.safetensors"
 
 
 class Plan:
@@ -99,8 +74,8 @@ class Plan:
             raise DataError(f"no data: name the folder of the images with --images DIR{named}")
         for column, rule in itertools.product(self.spec.columns, self.spec.rules):
             if column.name not in self.without_data:
-                for run in self._column(column, lambda run, rule=rule: score(_under(run, rule)), rule):  # type: ignore[misc]
-                    yield _under(run, rule)
+                for run in self._column(column, lambda run, rule=rule: score(at_rule(run, rule)), rule):  # type: ignore[misc]
+                    yield at_rule(run, rule)
 
     def _column(self, column: Column, score: Score, selection: str) -> Iterator[Run]:
         for row in self.spec.rows:
@@ -109,7 +84,7 @@ class Plan:
                 continue
             if not row.grid or row.choose == "all":
                 for values in _product(row.grid):
-                    yield from self._all_seeds(row, column, seeds, values, _line(row, values))
+                    yield from self._all_seeds(row, column, seeds, values, line_name(row.name, values))
                 continue
             trials, chosen = self._choice(row, column, seeds[0], score, selection)
             yield from trials
@@ -175,7 +150,7 @@ class Plan:
             recipe = replace(recipe, model=replace(recipe.model, weights=str(digits_file(self.place.out))))
         rank = spec.seeds_in(row, column.name).index(seed)
         order = (rank, draw, spec.rows.index(row), spec.columns.index(column))
-        drawn = recipe.data.protocol_seed
+        drawn = recipe.data.draw_seed
         return Run(key, line, row.name, column.name, seed, drawn, values, recipe, views, data, trial, order)
 
     def _recipe(self, row: Row, column: Column, values: dict[str, Any]) -> Recipe:
@@ -196,6 +171,7 @@ class Plan:
         layers += [override.settings for override in spec.covering(row.name, column.name)]
         for layer in (*layers, values):  # a key that comes again takes effect at its last place
             given = {key: value for key, value in given.items() if key not in layer} | deepcopy(layer)
+        self._refuse_seeds([*given, *(text.partition("=")[0].strip() for text in self.settings)])
         if spec.rule:
             given["select.rule"] = spec.rule
         if spec.watch_rules:
@@ -204,6 +180,12 @@ class Plan:
             where = named.get(column.name) or named.get("")
             given |= {key: where} if where else {}
         return Recipe.load(base, self.settings, given)
+
+    def _refuse_seeds(self, keys: list[str]) -> None:
+        """What seeds and draws decide cannot be set beside them."""
+        for key, instead in (("run.seed", "seeds"), ("data.protocol_seed", "draws" if self.spec.draws else "")):
+            if instead and key in keys:
+                raise RecipeError(f"{key} has no effect, as {instead} decide it: give {instead} in the spec instead")
 
     def _check(self, row: Row, recipe: Recipe) -> None:
         if not recipe.data.test:
@@ -244,19 +226,6 @@ class Plan:
         return self._hashes[text]
 
 
-def _under(run: Run, selection: str) -> Run:
-    """The run as it stands in the column of a selection rule."""
-    return replace(run, column=shown_name(run.column, selection), selection=selection) if selection else run
-
-
 def _product(grid: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
-
-
-def _line(row: Row, values: dict[str, Any]) -> str:
-    return ", ".join([row.name, *(f"{key.rsplit('.', 1)[-1]} {_text(value)}" for key, value in values.items())])
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

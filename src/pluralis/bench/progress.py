@@ -48,6 +48,9 @@ class _Ended:
             if result is None or run.key in self._known:
                 continue
             self._known.add(run.key)
+            if result.failure:
+                say(f"{now:6.0f} s  {run.label}: diverged: {result.failure}; {summary(state)}")
+                continue
             metric = self._queue.plan.spec.metric
             value = result.test.get(metric)
             figure = "" if value is None else f"{metric} {value:.2f}, "

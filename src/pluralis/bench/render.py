@@ -21,7 +21,7 @@ def markdown(table: Table) -> str:
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
-    lines = [f"## {table.title}", "", line(["", *(_plain(head.title) for head in table.header)])]
+    lines = [f"## {_plain(table.title)}", "", line(["", *(_plain(head.title) for head in table.header)])]
     lines.append("|" + "---|" + "--:|" * (width - 1))
     for group, members in _groups(table):
         if group:
@@ -29,7 +29,7 @@ def markdown(table: Table) -> str:
         for one in members:
             cells = [marks.get(cell.mark, "{}").format(_plain(cell.text)) for cell in one.cells]
             lines.append(line([_plain(one.name), *cells]))
-    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+    return "\n".join([*lines, "", *(f"- {_plain(note)}" for note in table.notes)]) + "\n"
 
 
 def latex(table: Table) -> str:
@@ -43,7 +43,7 @@ def latex(table: Table) -> str:
             lines.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{_tex(group)}}}}} \\")
         for one in members:
             cells = [marks.get(cell.mark, "%s") % _tex(cell.text) for cell in one.cells]
-            lines.append(" & ".join([_tex(one.name), *cells]) + r" \\")
+            lines.append(" & ".join([_first(one.name), *cells]) + r" \\")
     caption = " ".join([f"{table.title}.", *table.notes])
     lines += [r"\hline", r"\end{tabular}", rf"\caption{{{_tex(caption)}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
@@ -82,12 +82,6 @@ def html(table: Table) -> str:
     return "\n".join([*lines, "</tbody>", "</table>", f"<ul>{notes}</ul>"]) + "\n"
 
 
-def document(title: str, tables: list[Table]) -> str:
-    """A page with some tables and nothing else."""
-    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escaping.escape(title)}</title>\n'
-    return head + "\n".join(map(html, tables)) + "</html>\n"
-
-
 def _groups(table: Table) -> list[tuple[str, list[Line]]]:
     return [(group, list(members)) for group, members in groupby(table.lines, key=lambda line: line.group)]
 
@@ -101,6 +95,11 @@ def _plain(text: str) -> str:
 
 def _tex(text: str) -> str:
     return "".join(_LATEX.get(char, char) for char in text)
+
+
+def _first(text: str) -> str:
+    """After the end of a line LaTeX takes a bracket for a length, and an asterisk for a part of the command."""
+    return ("{}" if text[:1] in ("[", "*") else "") + _tex(text)
 
 
 def _harmless(text: str) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pluralis.bench.perform import Job
-from pluralis.bench.plan import Plan, Run
+from pluralis.bench.plan import Plan
+from pluralis.bench.run_folders import is_whole, remove
+from pluralis.bench.runs import Run
 from pluralis.bench.selections import under
-from pluralis.bench.store import Result, Store
+from pluralis.bench.store import Result, Store, placed
 from pluralis.bench.worker import Answer
 from pluralis.bench.workers import Worker
 from pluralis.errors import CheckpointError
@@ -23,7 +25,6 @@ _POLL = 0.5  # seconds between two looks at what other benches do
 class Failure:
     run: Run
     error: str
-    kind: str  # name of the exception
 
 
 @dataclass
@@ -70,18 +71,35 @@ class Queue:
         self._elsewhere: set[str] = set()
         self._change = threading.Condition()
         self._start = time.monotonic()
-        for run in self.runs():
-            self._look(run)
+        seen: set[str] = set()
+        while new := [run for run in self.runs() if run.key not in seen]:  # what is found may decide what follows
+            seen |= {run.key for run in new}
+            for run in new:
+                self._look(run)
 
     def runs(self) -> list[Run]:
         return self.plan.runs(self.score)
 
     def score(self, run: Run) -> float | None:
-        """What a choice goes by: a run that diverged will do so again, and is the worst of all."""
-        if run.key in self.finished:
-            return under(self.finished[run.key], run.selection).score
-        failure = self.failures.get(run.key)
-        return -math.inf if failure is not None and failure.kind == "NonFiniteLoss" else None
+        """What a choice goes by."""
+        return under(self.finished[run.key], run.selection).score if run.key in self.finished else None
+
+    def results(self) -> list[Result]:
+        """What stands in the table, as each run's place there has it; of those that diverged too."""
+        shown = [run for run in self.runs() if not run.trial and run.key in self.finished]
+        return [under(placed(self.finished[run.key], run), run.selection) for run in shown]
+
+    def diverged(self) -> dict[str, Failure]:
+        """Runs of the table that have no figures; what was only tried for a choice is not among them."""
+        runs = {run.key: run for run in self.runs() if not run.trial}
+        found = {key: self.finished[key].failure for key in runs if key in self.finished}
+        return {key: Failure(runs[key], why) for key, why in found.items() if why}
+
+    def unchosen(self) -> list[str]:
+        """Rows, in their columns, whose settings are not chosen yet, or cannot be as all of them diverge."""
+        chosen = {(run.spec_row, run.column) for run in self.runs() if not run.trial}
+        tried = dict.fromkeys((run.spec_row, run.column) for run in self.runs() if run.trial)
+        return [", ".join(filter(None, place)) for place in tried if place not in chosen]
 
     def take(self) -> Run | None:
         """The next run, as soon as there is one; None when there will be none."""
@@ -111,7 +129,7 @@ class Queue:
                 self.stopped = True
             elif outcome != "elsewhere":
                 error = answer.get("error", "it ended, but left no result that can be read")
-                self.failures[run.key] = Failure(run, error, answer.get("kind", ""))
+                self.failures[run.key] = Failure(run, error)
             self._change.notify_all()
 
     def heard(self, run: Run, answer: Answer) -> None:
@@ -127,17 +145,27 @@ class Queue:
 
     def state(self, jobs: int) -> State:
         with self._change:
-            left = {run.key for run in self._open()}
-            took = [result.seconds for result in self.finished.values()]
+            left, diverged = {run.key for run in self._open()}, self.diverged().keys()
+            took = [result.seconds for result in self.finished.values() if not result.failure]
             return State(
-                done=len({run.key for run in self.runs()} & self.finished.keys()),
-                failed=len(self.failures),
+                done=len(({run.key for run in self.runs()} & self.finished.keys()) - diverged),
+                failed=len(self.failures.keys() | diverged),
                 left=len(left - self._elsewhere),
                 elsewhere=len(left & self._elsewhere),
                 running=list(self._running.values()),
                 seconds=sum(took) / len(took) if took else math.nan,
                 jobs=jobs,
             )
+
+    def redo(self, run: Run, code: str) -> None:
+        """Forget a result that other code made, and the folder of its run, if no other bench has made it anew."""
+        with self.store.lock(run.key) as mine:
+            if mine and self._look(run) and self.finished[run.key].code_hash == code:
+                return
+            if mine:
+                self.store.forget(run.key)
+                remove(self.store.folder(run.key))
+            del self.finished[run.key]
 
     def _open(self) -> list[Run]:
         taken = self.finished.keys() | self.failures.keys() | self._running.keys()
@@ -147,14 +175,25 @@ class Queue:
         """Whether there is a result; one that is damaged is made anew."""
         try:
             found = self.store.read(run)
-        except CheckpointError as error:
-            self.say(str(error))
-            self.store.forget(run.key)
-            return False
-        if found is None or (self.keep and found.folder is None):
+        except CheckpointError:
+            return self._look_again(run)
+        if found is None or not is_whole(found, self.keep):
             return False
         self.finished[run.key] = found
         return True
+
+    def _look_again(self, run: Run) -> bool:
+        """At a result that could not be read, when nobody else can touch it."""
+        with self.store.lock(run.key) as mine:
+            if not mine:
+                return False
+            try:
+                self.store.read(run)
+            except CheckpointError as error:
+                self.say(str(error))
+                self.store.forget(run.key)
+                return False
+        return self._look(run)
 
 
 def work_off(queue: Queue, workers: list[Worker], tick: Callable[[State], None], stop: threading.Event) -> None:

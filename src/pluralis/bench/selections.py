@@ -25,6 +25,8 @@ def under(result: Result, selection: str) -> Result:
     and raw under the others, as in runs of these rules. What is kept of a run are the weights of its own choice: where
     another epoch is chosen, there is no folder and no average precision by class.
     """
+    if result.failure:
+        return result
     chosen = _chosen(result, selection) if selection else result.chosen
     seen = {key.removeprefix(_PREFIX): v for key, v in result.history[chosen].items() if key.startswith(_PREFIX)}
     if not seen:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pluralis.bench.files import find
+from pluralis.bench.names import shown_name
 from pluralis.bench.spec_checks import check, figure
 from pluralis.bench.toml_tables import build
 from pluralis.errors import RecipeError, nearest
@@ -175,7 +176,7 @@ class Spec:
 
     def shown_columns(self) -> list[Column]:
         """Those of the table: under several selection rules each column is there for each of them."""
-        each = product(self.columns, self.rules)
+        each = product(self.columns or [Column()], self.rules)
         return [replace(column, name=shown_name(column.name, rule)) for column, rule in each]
 
     def row(self, name: str) -> Row:
@@ -195,14 +196,6 @@ class Spec:
 
     def covering(self, row: str, column: str) -> list[Override]:
         return [override for override in self.overrides if override.covers(row, column)]
-
-
-def shown_name(column: str, selection: str) -> str:
-    """
-    >>> shown_name("VOC", "clean"), shown_name("", "clean")
-    ('VOC, clean', 'clean')
-    """
-    return ", ".join(filter(None, (column, selection)))
 
 
 def _here(parts: list[Any], scale: str) -> list[Any]:

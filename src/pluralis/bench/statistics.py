@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, stdev
 
 Pair = tuple[int, int]
 """What two runs share: the draw of the labels and the seed."""
+_DRAWS = 3  # of the labels, from which on they have a spread of their own
+_SAME = 1e-9  # percent points by which equal differences may differ, as numbers are rounded
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,17 @@ class Summary:
 
 @dataclass(frozen=True)
 class Difference:
-    """Between pairs of runs: mean, confidence interval and p of the paired t-test; None for a single pair."""
+    """Between pairs of runs: mean, confidence interval and p of the paired t-test.
 
-    count: int
+    There is neither an interval nor p of a single pair, nor where all pairs differ by the same.
+    """
+
+    count: int  # of pairs, or of draws
     mean: float
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    draws: int = 1  # of the labels, among the pairs
 
 
 def summarise(values: Sequence[float]) -> Summary | None:
@@ -49,22 +56,29 @@ def paired_difference(
 
         d̄ ± t_{n−1, (1+level)/2} · s_d / √n
 
-    Differences that are all the same leave no doubt: p is 1 where they are 0, and 0 otherwise.
+    Runs that share a draw of the labels are not independent of each other: with three draws or more d is the mean of a
+    draw's pairs and n the number of draws. With fewer n is the number of pairs, and the interval holds for these draws.
+
+    >>> paired_difference({(1200, 0): 3.0, (1200, 1): 4.0}, {(1200, 0): 1.0, (1200, 1): 2.0})
+    Difference(count=2, mean=2.0, low=None, high=None, p=None, draws=1)
     """
     from scipy.special import stdtr, stdtrit
 
-    gains = [value - baseline[key] for key, value in values.items() if key in baseline]
+    by_draw: dict[int, list[float]] = {}
+    for (draw, seed), value in values.items():
+        if (draw, seed) in baseline:
+            by_draw.setdefault(draw, []).append(value - baseline[draw, seed])
+    draws = len(by_draw)
+    gains = [fmean(each) for each in by_draw.values()] if draws >= _DRAWS else list(chain(*by_draw.values()))
     if not gains:
         return None
     count, mean = len(gains), fmean(gains)
-    if count == 1:
-        return Difference(count, mean)
+    if count == 1 or max(gains) - min(gains) <= _SAME:
+        return Difference(count, mean, draws=draws)
     error = stdev(gains) / math.sqrt(count)
     reach = float(stdtrit(count - 1, (1 + level) / 2)) * error
-    if error == 0:
-        return Difference(count, mean, mean, mean, 1.0 if mean == 0 else 0.0)
     p = 2 * float(stdtr(count - 1, -abs(mean) / error))
-    return Difference(count, mean, mean - reach, mean + reach, p)
+    return Difference(count, mean, mean - reach, mean + reach, p, draws)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -8,11 +8,11 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pluralis.bench.plan import Run
+from pluralis.bench.runs import Run
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import CheckpointError, RecipeError
 
@@ -44,16 +44,20 @@ class Result:
     date: str
     folder: Path | None = None  # of the run, where it is kept
     selection: str = ""  # the rule under which it stands here, where a spec has several
+    failure: str = ""  # why there are no figures: the run diverged, and will do so again
 
     @property
     def score(self) -> float | None:
-        """On held-out rows, of the epoch that was chosen."""
+        """On held-out rows, of the epoch that was chosen; one that diverged is the worst of all."""
+        if self.failure:
+            return -math.inf
         return self.history[self.chosen].get(f"rules {self.selection} score" if self.selection else "score")
 
 
 _NAMES = {"spec_row": "spec row", "data_hash": "data hash", "code_version": "code version", "code_hash": "code hash"}
 _NAMES |= {"per_class_ap": "per class AP"}
-_FIELDS = {name: _NAMES.get(name, name) for name in Result.__dataclass_fields__ if name not in ("folder", "selection")}
+_ELSEWHERE = ("folder", "selection", "failure")
+_FIELDS = {name: _NAMES.get(name, name) for name in Result.__dataclass_fields__ if name not in _ELSEWHERE}
 
 
 class Store:
@@ -82,7 +86,8 @@ class Store:
             (self.out / name).mkdir(parents=True, exist_ok=True)
 
     def write(self, key: str, values: dict[str, Any]) -> None:
-        body = _finite({name: values[name] for name in _FIELDS.values()})
+        failure = {"failure": values["failure"]} if values.get("failure") else {}
+        body = _finite({name: values[name] for name in _FIELDS.values()} | failure)
         with whole_text(self.file(key)) as file:
             file.write(_text(body))
 
@@ -98,16 +103,16 @@ class Store:
         try:
             body = json.loads(text)["body"]
             whole = text == _text(body) and body["key"] == run.key
-            values = {name: body[key] for name, key in _FIELDS.items()}
+            values = {name: body[key] for name, key in _FIELDS.items()} | {"failure": body.get("failure", "")}
         except (ValueError, KeyError, TypeError, RecursionError):
             whole = False
         if not whole:
             raise CheckpointError(f"{file} is damaged: its checksum does not match, so the run is made anew")
-        here = {"row": run.row, "column": run.column, "draw": run.draw, "spec_row": run.spec_row, "grid": run.grid}
         folder = self.folder(run.key)
-        return Result(**{**values, **here}, folder=folder if (folder / "model.json").exists() else None)
+        return placed(Result(**values, folder=folder if (folder / "model.json").exists() else None), run)
 
     def forget(self, key: str) -> None:
+        """For who has the lock of the run."""
         self.file(key).unlink(missing_ok=True)
 
     @contextmanager
@@ -127,6 +132,11 @@ class Store:
             return False
         with self.lock(key) as free:
             return not free
+
+
+def placed(result: Result, run: Run) -> Result:
+    """A result at the place of a run: one training may stand in several."""
+    return replace(result, row=run.row, column=run.column, draw=run.draw, spec_row=run.spec_row, grid=run.grid)
 
 
 def _text(body: Any) -> str:

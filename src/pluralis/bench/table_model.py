@@ -15,6 +15,7 @@ class Cell:
     text: str = ""
     mark: str = ""  # best | second
     numbers: tuple[float | None, ...] = ()
+    whole: bool = True  # one of fewer runs than were asked for takes no part in the ranking
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,21 @@ def filled(lines: list[Line]) -> list[Line]:
 def ranked(lines: list[Line]) -> list[Line]:
     """The lines with the best and the second best of each column marked; those that read the same share a rank."""
     for place in range(len(lines[0].cells) if lines else 0):
-        rivals = [line for line in lines if not line.bound and line.cells[place].numbers]
-        shown = sorted({_rounded(line.cells[place]) for line in rivals}, reverse=True)
+        shown = sorted({_rounded(line.cells[place]) for line in lines if _competes(line, place)}, reverse=True)
         if len(shown) < 2:  # nothing is better than something else
             continue
         ranks = dict(zip(shown, (BEST, SECOND), strict=False))
         lines = [
-            line
-            if line.bound or not line.cells[place].numbers
-            else replace(line, cells=_put(line.cells, place, ranks.get(_rounded(line.cells[place]), "")))
+            replace(line, cells=_put(line.cells, place, ranks.get(_rounded(line.cells[place]), "")))
+            if _competes(line, place)
+            else line
             for line in lines
         ]
     return lines
+
+
+def _competes(line: Line, place: int) -> bool:
+    return not line.bound and bool(line.cells[place].numbers) and line.cells[place].whole
 
 
 def _rounded(cell: Cell) -> float:

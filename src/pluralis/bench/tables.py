@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from pluralis.bench.plan import Run
-from pluralis.bench.spec import Column, Published, Row, Spec, shown_name
-from pluralis.bench.statistics import Difference, Summary, holm, paired_difference, summarise
+from pluralis.bench.names import shown_name
+from pluralis.bench.runs import Run
+from pluralis.bench.spec import Column, Published, Row, Spec
+from pluralis.bench.statistics import Difference, Summary, paired_difference, summarise
 from pluralis.bench.store import Result
-from pluralis.bench.table_model import DIGITS, Cell, Head, Line, Table, filled, ranked
+from pluralis.bench.table_cells import PARTS, difference_cells, difference_notes, figure_cell
+from pluralis.bench.table_model import Cell, Head, Line, Table, filled, ranked
 
 
 def make_tables(spec: Spec, runs: list[Run], results: list[Result], without_data: list[str]) -> list[Table]:
@@ -33,7 +36,9 @@ def make_tables(spec: Spec, runs: list[Run], results: list[Result], without_data
 
 class _Tables:
     def __init__(self, spec: Spec, runs: list[Run], results: list[Result], without_data: list[str]) -> None:
-        self.spec, self.runs, self.results, self.without_data = spec, runs, results, without_data
+        self.spec, self.runs, self.without_data = spec, runs, without_data
+        self.results = [result for result in results if not result.failure]
+        self.diverged = [result for result in results if result.failure]
 
     def figures(self, metric: str) -> Table:
         """Ours, and what was published of this metric."""
@@ -41,7 +46,7 @@ class _Tables:
         lines = []
         for row, name in self._lines():
             cells = [self._cell(row, name, column, metric) for column in self.spec.columns]
-            cells += [self._published(table, row, column) for table, column in self._printed(metric)]
+            cells += [self._published(table, row, name, column) for table, column in self._printed(metric)]
             lines.append(Line(name, cells, row.group, row.bound))
         theirs = [self._printed_head(table, column, metric) for table, column in self._printed(metric)]
         shown = [table for table, _ in self._printed(metric)]
@@ -51,40 +56,28 @@ class _Tables:
 
     def differences(self, metric: str) -> Table:
         """Each row less the baseline, pair by pair."""
-        heads = [Head(self._title(column, metric), _PARTS) for column in self.spec.columns]
         rows = [(row, name) for row, name in self._lines() if name != self.spec.baseline]
-        columns = [self._compared([name for _, name in rows], column.name, metric) for column in self.spec.columns]
-        lines = [Line(name, [cells[n] for cells in columns], row.group) for n, (row, name) in enumerate(rows)]
-        notes = ["Mean over pairs of runs with the same seed and the same draw of the labels."]
-        tested = max(sum(bool(cell.numbers) and cell.numbers[3] is not None for cell in cells) for cells in columns)
-        if tested:
-            number = "1 comparison" if tested == 1 else f"{tested} comparisons"
-            notes += ["In brackets: its 95 % confidence interval (Student's t)."]
-            notes += [f"p: paired t-test, corrected by Holm's method for {number} in a column."]
+        found: dict[str, list[Difference | None]] = {}
+        for column in self.spec.columns:
+            base = self._values(self.spec.baseline, column.name, metric)
+            pairs = [paired_difference(self._values(name, column.name, metric), base) for _, name in rows]
+            found[self._title(column, metric)] = pairs
         title = f"{self.spec.title}: difference to {self.spec.baseline} in {metric}"
-        return Table(title, heads, filled(lines), notes)
-
-    def _compared(self, lines: list[str], column: str, metric: str) -> list[Cell]:
-        base = self._values(self.spec.baseline, column, metric)
-        return _differences([paired_difference(self._values(line, column, metric), base) for line in lines])
+        note = "Mean over pairs of runs with the same seed and the same draw of the labels."
+        return _compared(title, rows, found, note)
 
     def between_rules(self, metric: str, columns: list[str]) -> Table:
         """What each selection rule gives more or less than the first one, row by row."""
         first, *others = self.spec.selections
-        heads, cells, lines = list[Head](), list[list[Cell]](), list(self._lines())
+        rows, found = list(self._lines()), dict[str, list[Difference | None]]()
         for column, rule in product(columns, others):
 
             def values(line: str, rule: str, column: str = column) -> dict[tuple[int, int], float]:
                 return self._values(line, shown_name(column, rule), metric)
 
-            heads.append(Head(shown_name(column, rule), _PARTS))
-            cells.append(_differences([paired_difference(values(n, rule), values(n, first)) for _, n in lines]))
-        found = [Line(name, [cell[n] for cell in cells], row.group) for n, (row, name) in enumerate(lines)]
-        notes = [
-            "The same training runs, seen by each rule: pairs have the seed and the draw of the labels in common.",
-            "In brackets: the 95 % confidence interval (Student's t); p: paired t-test, corrected by Holm's method.",
-        ]
-        return Table(f"{self.spec.title}: difference to the rule {first} in {metric}", heads, filled(found), notes)
+            found[shown_name(column, rule)] = [paired_difference(values(n, rule), values(n, first)) for _, n in rows]
+        note = "The same training runs, seen by each rule: pairs have the seed and the draw of the labels in common."
+        return _compared(f"{self.spec.title}: difference to the rule {first} in {metric}", rows, found, note)
 
     def thresholds(self, column: Column) -> Table:
         """F1 on the test set by what a threshold was made from, and what was expected of it without a clean label."""
@@ -95,14 +88,14 @@ class _Tables:
 
             def cell(key: str, less: str = "", found: list[Result] = found) -> Cell:
                 pairs = [(result.test.get(key), result.test.get(less) if less else 0.0) for result in found]
-                return _figure(summarise([value - base for value, base in pairs if None not in (value, base)]))  # type: ignore[operator]
+                return figure_cell(summarise([value - base for value, base in pairs if None not in (value, base)]))  # type: ignore[operator]
 
             cells = [cell(key) for key in _THRESHOLDS.values()]
             cells += [cell("expected CF1", "observed CF1"), *(cell(key) for key in _COUNTS.values())]
             lines.append(Line(name, cells, row.group))
         notes = [
             "Thresholds for each class are fitted to held-out rows: `observed` by the written labels alone, `clean` by"
-            " all their labels, which bounds what the former can reach. Calibrated: two numbers by the written labels.",
+            " all their labels, which few users have. Calibrated: two numbers by the written labels.",
             "Expected: CF1 at the thresholds `observed` and labels of a held-out row, from the written labels alone.",
         ]
         where = f", {column.name}" if column.name else ""
@@ -113,14 +106,19 @@ class _Tables:
         lines = []
         for row, name in self._lines():
             each = [summarise([r.seconds for r in self._of(name, column.name)]) for column in self.spec.columns]
-            lines.append(Line(name, [_figure(one, digits=1) for one in each], row.group))
+            lines.append(Line(name, [figure_cell(one, digits=1) for one in each], row.group))
         devices = sorted({result.device for result in self.results})
         return Table(f"{self.spec.title}: seconds of training", heads, filled(lines), [f"On {', '.join(devices)}."])
 
     def _lines(self) -> Iterator[tuple[Row, str]]:
-        """Lines in the order of the spec; a row of which every value is shown has several."""
+        """Lines in the order of the spec; a row of which every value is shown has several, and one for what others
+        published of it.
+        """
         for row in self.spec.rows:
-            for name in dict.fromkeys(run.row for run in self.runs if run.spec_row == row.name) or {row.name: None}:
+            names = dict.fromkeys(run.row for run in self.runs if run.spec_row == row.name)
+            if not names or any(row.name in table.values for table in self.spec.published):
+                names = {row.name: None, **names}
+            for name in names:
                 yield row, name
 
     def _of(self, line: str, column: str) -> list[Result]:
@@ -132,13 +130,15 @@ class _Tables:
         return {place: value for place, value in found.items() if value is not None}
 
     def _cell(self, row: Row, line: str, column: Column, metric: str) -> Cell:
-        asked = [run for run in self.runs if (run.row, run.column) == (line, column.name) and not run.trial]
-        waiting = any((run.row, run.column) == (line, column.name) and run.trial for run in self.runs)
+        here = [run for run in self.runs if (run.row, run.column) == (line, column.name)]
+        asked = sum(not run.trial for run in here)
         summary = summarise(list(self._values(line, column.name, metric).values()))
-        if summary is None or not asked:
-            return Cell("not chosen yet" if waiting and not asked else "not run yet" if asked else "")
-        short = f" ({summary.count} of {len(asked)})" if summary.count < len(asked) else ""
-        return _figure(summary, short)
+        if summary is not None and asked:
+            return figure_cell(summary, asked)
+        if not asked:
+            return Cell("not chosen yet" if here else "")
+        diverged = any((result.row, result.column) == (line, column.name) for result in self.diverged)
+        return Cell("not measured" if self._of(line, column.name) else "diverged" if diverged else "not run yet")
 
     def _printed(self, metric: str) -> list[tuple[Published, str]]:
         """Published columns: of every data set that a source has, also one that nothing is run on here."""
@@ -153,9 +153,9 @@ class _Tables:
         title = f"{column or metric} published [{number}] ({table.backbone}, {table.resolution} px)"
         return Head(title, ("mean", "sd"))
 
-    def _published(self, table: Published, row: Row, column: str) -> Cell:
-        found = table.value(row.name, column)
-        cell = _figure(Summary(1, *found) if found else None)
+    def _published(self, table: Published, row: Row, line: str, column: str) -> Cell:
+        found = table.value(row.name, column) if line == row.name else None
+        cell = figure_cell(Summary(1, *found) if found else None)
         return replace(cell, numbers=cell.numbers[:2])
 
     def _title(self, column: Column, metric: str) -> str:
@@ -179,26 +179,29 @@ class _Tables:
             if row.grid and row.choose == "validation":
                 chosen = _unique([r for r in results if r.spec_row == row.name], _choice)
                 notes += [f"{row.name}: chosen by the score of held-out rows: {text}." for text in chosen]
+        lost = Counter(", ".join(filter(None, (r.row, r.column))) for r in self.diverged)
+        notes += [f"{place}: {count} of the runs diverged." for place, count in lost.items()]
         if self.without_data:
             notes.append(f"Not run, since no images were named: {', '.join(self.without_data)}.")
         return notes
 
 
-_PARTS = ("difference", "low", "high", "p", "pairs")
 _THRESHOLDS = {
     "CF1 at 0.5": "raw CF1",
     "CF1 at 0.5, calibrated": "calibrated CF1",
     "CF1, thresholds from observed labels": "observed CF1",
-    "CF1, thresholds from clean labels (bound)": "clean CF1",
+    "CF1, thresholds from clean labels": "clean CF1",
     "CF1 expected": "expected CF1",
 }
 _ERROR = "error of it"
 _COUNTS = {"labels a row, expected": "labels expected", "true": "labels true"}
 
 
-def _differences(found: list[Difference | None]) -> list[Cell]:
-    corrected = iter(holm([one.p for one in found if one is not None and one.p is not None]))
-    return [_difference(one, corrected) for one in found]
+def _compared(title: str, rows: list[tuple[Row, str]], found: dict[str, list[Difference | None]], note: str) -> Table:
+    """A table of differences, which are given by the title of their column."""
+    columns = [difference_cells(column) for column in found.values()]
+    lines = [Line(name, [cells[n] for cells in columns], row.group) for n, (row, name) in enumerate(rows)]
+    return Table(title, [Head(head, PARTS) for head in found], filled(lines), [note, *difference_notes(found)])
 
 
 def _choice(result: Result) -> str:
@@ -212,29 +215,3 @@ def _unique(results: list[Result], text: Callable[[Result], str]) -> list[str]:
 
 def _list(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def _figure(summary: Summary | None, note: str = "", digits: int = DIGITS) -> Cell:
-    if summary is None:
-        return Cell()
-    spread = "" if summary.deviation is None else f" ± {summary.deviation:.{digits}f}"
-    numbers = (summary.mean, summary.deviation, summary.count)
-    return Cell(f"{summary.mean:.{digits}f}{spread}{note}", numbers=numbers)
-
-
-def _difference(one: Difference | None, corrected: Iterator[float]) -> Cell:
-    if one is None:
-        return Cell()
-    if one.low is None or one.high is None or one.p is None:
-        return Cell(f"{_signed(one.mean)} (1 pair)", numbers=(one.mean, None, None, None, one.count))
-    p = next(corrected)
-    text = f"{_signed(one.mean)} [{_signed(one.low)}, {_signed(one.high)}], {_chance(p)}"
-    return Cell(text, numbers=(one.mean, one.low, one.high, p, one.count))
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.{DIGITS}f}".replace("-", "−")
-
-
-def _chance(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -34,9 +34,9 @@ def build(cls: Any, values: Any, where: str, what: str) -> Any:
         place = f"{where}.{key}" if where else key
         if key not in hints:
             raise RecipeError(f"there is no key {place!r} in a {what}; {nearest(key, hints)}")
+        if key in ("settings", "grid") and isinstance(value, Mapping):
+            value = flatten(value)
         made[key] = _cast(value, hints[key], place, what)
-        if key == "settings":
-            made[key] = flatten(made[key])
     for part in dataclasses.fields(cls):
         required = part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
         if required and part.name not in made:

@@ -44,7 +44,7 @@ def carry_out(values: dict[str, Any], stop: Callable[[], bool], tell: Callable[[
             return {"outcome": "stopped"}
         except Exception as error:  # the other runs need not care
             traceback.print_exc()
-            return {"outcome": "failed", "error": " ".join(str(error).split()), "kind": type(error).__name__}
+            return {"outcome": "failed", "error": " ".join(str(error).split())}
         finally:
             _free_memory()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -55,7 +56,7 @@ class LocalWorker:
         if self._closed:
             return {"outcome": "stopped"}
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return {"outcome": "failed", "error": f"its process {how}", "kind": "ProcessDied"}
+        return {"outcome": "failed", "error": f"its process {how}"}
 
     def close(self) -> None:
         with self._changing:
@@ -91,11 +92,15 @@ class RayWorker:
         kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_concurrency=2)(_Actor)
         self._actor = kind.remote(os.getcwd())
 
+    def ready(self) -> Any:
+        """What Ray gives when the actor has found its place."""
+        return self._actor.ready.remote()
+
     def perform(self, job: dict[str, Any], heard: Callable[[Answer], None]) -> Answer:
         try:
             return dict(self._ray.get(self._actor.carry_out.remote(job)))
         except self._ray.exceptions.RayError as error:
-            return {"outcome": "failed", "error": " ".join(str(error).split())[:500], "kind": "ProcessDied"}
+            return {"outcome": "failed", "error": " ".join(str(error).split())[:500]}
 
     def close(self) -> None:
         if not self._closed:
@@ -113,6 +118,9 @@ class _Actor:
         os.chdir(folder)
         self._stop = threading.Event()
 
+    def ready(self) -> None:
+        pass
+
     def carry_out(self, job: dict[str, Any]) -> Answer:
         return carry_out(job, self._stop.is_set, lambda answer: None)
 
@@ -125,14 +133,45 @@ def local_workers(jobs: int) -> list[Worker]:
     return [LocalWorker(threads) for _ in range(jobs)]
 
 
-def ray_workers(address: str, jobs: int) -> list[Worker]:
-    """`jobs` actors that share the cluster's processors and GPUs evenly."""
+def ray_workers(address: str, jobs: int, patience: float = 180.0) -> list[Worker]:
+    """`jobs` actors that share the cluster's processors and GPUs; an error if they do not start in time."""
     try:
         import ray
     except ImportError:
         raise RecipeError("--ray needs the package ray: pip install 'pluralis[ray]'") from None
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-    total = ray.cluster_resources()
-    cpus = max(1, int(total.get("CPU", jobs)) // jobs)
-    gpus = min(1.0, total.get("GPU", 0.0) / jobs)
-    return [RayWorker(ray, cpus, gpus) for _ in range(jobs)]
+    cpus, gpus = ray_share([node["Resources"] for node in ray.nodes() if node["Alive"]], jobs)
+    workers = [RayWorker(ray, cpus, gpus) for _ in range(jobs)]
+    started, _ = ray.wait([worker.ready() for worker in workers], num_returns=jobs, timeout=patience)
+    if len(started) < jobs:
+        for worker in workers:
+            worker.wait()
+        raise RecipeError(
+            f"{jobs - len(started)} of {jobs} workers did not start within {patience:.0f} s: each asks the Ray cluster"
+            f" for {cpus:g} processors and {gpus:g} GPUs; wait until it is less busy, or ask for fewer with --jobs"
+        )
+    return list(workers)
+
+
+def ray_share(nodes: Sequence[Mapping[str, float]], jobs: int) -> tuple[float, float]:
+    """Processors and GPUs of each of `jobs` actors, so that all of them find room on the machines of a cluster.
+
+    An actor lies on one machine and on one GPU: so many share each GPU, and each asks for so few processors, down to a
+    part of one, as it takes.
+
+    >>> ray_share([{"CPU": 16, "GPU": 2}, {"CPU": 8, "GPU": 1}], jobs=4)
+    (5, 0.5)
+    """
+    gpus = sum(node.get("GPU", 0) for node in nodes)
+    useful = [node for node in nodes if node.get("CPU", 0) >= 1 and (not gpus or node.get("GPU", 0) >= 1)]
+    if not useful:
+        raise RecipeError("the Ray cluster has no machine with a free processor: start it with some, then run again")
+    each = math.ceil(jobs / gpus) if gpus else jobs  # on one GPU, or on one machine
+
+    def room(cpus: float) -> int:
+        slots = [int(node.get("GPU", 1) if gpus else 1) * each for node in useful]
+        return sum(min(int(node["CPU"] / cpus + 1e-9), most) for node, most in zip(useful, slots, strict=True))
+
+    smallest = int(min(node["CPU"] for node in useful))
+    shares = (*range(smallest, 0, -1), *(1 / parts for parts in range(2, jobs + 1)))
+    return next(cpus for cpus in shares if room(cpus) >= jobs), 1 / each if gpus else 0

@@ -21,6 +21,7 @@ import numpy as np
 
 from pluralis.checkpoint import write_file
 from pluralis.data.formats.csv import neutralise, restore
+from pluralis.data.formats.text_lines import open_text
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Progress
 from pluralis.errors import DataError, Interrupted
@@ -84,7 +85,7 @@ def read_list(path: Path) -> set[str]:
     try:
         if not path.is_file():
             raise DataError(f"{path}: is not there, or not a plain file; give a list that `pluralis data check` wrote")
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_text(path, "utf-8-sig", newline="") as file:
             lines = csv.DictReader(file, strict=True)
             if "image" not in (lines.fieldnames or ()):
                 raise DataError(f"{path}: there is no column 'image'; give a list that `pluralis data check` wrote")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -60,12 +60,13 @@ class Hints:
 class Dataset:
     """Image `images[r]` has the labels of row r, and `hints` what a machine said of it, or None.
 
-    Row order: sorted by image id (`labels.ids`).
+    Row order: sorted by image id (`labels.ids`). `notes` says, a line each, what the reader has left out.
     """
 
     images: list[Path]
     labels: Labels
     hints: Hints | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):

@@ -1,9 +1,9 @@
 """Decoded pictures kept on disk: read from there while training, and found again by the next run.
 
 One file holds the squares of one list of images and, behind them, a checksum of each. Its name is a hash of what they
-were made from (place, size and time of change of every file, the way of decoding, the side), so that a changed image
-is decoded anew. A file that was cut is made again; a square whose bits have changed is decoded again when it is first
-read. A file appears in one step, and of several processes that want it one makes it.
+were made from (the bytes of every image file, the way of decoding, the side), so that a changed image is decoded anew,
+and files that were moved or copied are not. A file that was cut is made again; a square whose bits have changed is
+decoded again when it is first read. A file appears in one step, and of several processes that want it one makes it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pluralis.data.contents import content_hash, state
 from pluralis.data.images import decoding
 from pluralis.errors import DataError
 
@@ -37,8 +38,8 @@ class FromFiles(Protocol):
     def __len__(self) -> int: ...
     def decode(self, row: int, size: int) -> Tensor: ...
     def name(self, row: int) -> str: ...
-    def origins(self) -> Iterator[str]:
-        """What each row is decoded from, as a text that changes when the file does."""
+    def digest(self, row: int) -> bytes: ...
+    def origins(self) -> Iterator[str]: ...
 
 
 class Squares:
@@ -96,7 +97,9 @@ def find_or_make(
     folder: Path, images: FromFiles, size: int, decode: Callable[[], Iterable[Tensor]], say: Say
 ) -> Squares:
     """The squares of `images` in `folder`; what is not there is made of the batches, in row order, of `decode`."""
-    path = folder / f"{_key(images, size)}.squares"
+    before = state(images)
+    made_from = f"{size}\0{decoding()}\0{content_hash(folder, images, before)}"
+    path = folder / f"{hashlib.sha256(made_from.encode()).hexdigest()[:32]}.squares"
     needed = len(images) * (3 * size**2 + 4)
     try:
         found = _find(path, images, size, say)
@@ -115,6 +118,8 @@ def find_or_make(
                             " run.cache"
                         )
                     _write(part, decode())
+                    if state(images) != before:
+                        raise DataError("an image has changed while they were decoded: start again")
                     os.replace(part.name, path)
                     found = Squares(path, images, size, say)
         return found
@@ -175,10 +180,3 @@ def _write_all(file: BinaryIO, data: memoryview) -> None:
     data = data.cast("B")
     while data:
         data = data[file.write(data) :]
-
-
-def _key(images: FromFiles, size: int) -> str:
-    digest = hashlib.sha256(f"{size}\0{decoding()}".encode())
-    for origin in images.origins():
-        digest.update(f"\0{origin}".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:32]

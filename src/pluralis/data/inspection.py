@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from pluralis.label_summary import LabelSummary
 from pluralis.labels import Labels
 
 Ints = npt.NDArray[np.int64]
+_BLOCK = 1 << 18  # entries of the table of pairs that are made at once
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,9 @@ def inspect_data(
     return Inspection(labels.summary(), _pairs(labels, pairs), len(counts), repeated, files, _hint_facts(labels, hints))
 
 
-def together(labels: Labels) -> csr_matrix:
-    """[C, C] in how many rows two classes are both written as present; the diagonal counts each class."""
-    rows, columns, values = labels.entries()
-    present = values > 0
-    ones = np.ones(int(present.sum()), np.int64)
-    shown = csr_matrix((ones, (rows[present], columns[present])), labels.shape)
+def together(labels: Labels, classes: Sequence[int] | Ints) -> csr_matrix:
+    """[K, K] in how many rows two of the `classes` are both written as present; the diagonal counts each class."""
+    shown = _present(labels)[:, classes]
     return shown.T @ shown
 
 
@@ -112,11 +110,40 @@ def row_kinds(labels: Labels) -> npt.NDArray[np.uint64]:
 
 
 def _pairs(labels: Labels, count: int) -> list[Pair]:
-    both = triu(together(labels), k=1).tocoo()
     positives = labels.summary().positives
-    order = np.lexsort((both.col, both.row, -both.data))[:count]
-    found = zip(both.row[order].tolist(), both.col[order].tolist(), both.data[order].tolist(), strict=True)
-    return [Pair(a, b, n, float(len(labels) * n / (int(positives[a]) * int(positives[b])))) for a, b, n in found]
+    best = np.zeros((3, 0), np.int64)  # the classes and the rows they share, those with most rows first
+    for first, block in _together(labels):
+        both = triu(block, k=first + 1).tocoo()
+        # A pair of a later block comes behind those with as many rows.
+        more = both.data > (best[2, -1] if 0 < count == best.shape[1] else 0)
+        found = np.stack([both.row[more] + first, both.col[more], both.data[more]])
+        best = np.concatenate([best, found], 1)
+        best = best[:, np.lexsort((best[1], best[0], -best[2]))[:count]]
+    pairs = best.T.tolist()
+    return [Pair(a, b, n, float(len(labels) * n / (int(positives[a]) * int(positives[b])))) for a, b, n in pairs]
+
+
+def _present(labels: Labels) -> csr_matrix:
+    """[N, C] with a 1 for each label that is written as present."""
+    present = labels.values > 0
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(present)])[labels.indptr]
+    return csr_matrix((np.ones(ends[-1], np.int32), labels.indices[present], ends), labels.shape)
+
+
+def _together(labels: Labels) -> Iterator[tuple[int, csr_matrix]]:
+    """In how many rows each class is present together with each other one, for some classes after the other.
+
+    Their first number, and [some, C]. With many classes the whole [C, C] may be much larger than the labels are.
+    """
+    shown = _present(labels)
+    of_class = shown.T.tocsr()
+    work = np.cumsum(of_class @ np.diff(shown.indptr))  # numbers that the product adds up, and so at least its size
+    first, width = 0, len(labels.classes)
+    while first < width:
+        done = work[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(work, done + _BLOCK, side="right")))
+        yield first, of_class[first:last] @ shown
+        first = last
 
 
 def _hint_facts(labels: Labels, hints: Hints | None) -> HintFacts | None:

@@ -95,7 +95,7 @@ def _pairs(labels: Labels, found: Inspection) -> str:
     if not found.pairs:
         return "<h2>Classes that go together</h2><p>No image has two present labels.</p>"
     frequent = np.argsort(-found.summary.positives, kind="stable")[:_CELLS]
-    both = together(labels)[frequent][:, frequent].toarray().astype(float)
+    both = together(labels, frequent).toarray().astype(float)
     share = both / np.maximum(np.diag(both), 1)[:, None]
     np.fill_diagonal(share, np.nan)
 

@@ -95,6 +95,9 @@ def known_ratio(labels: Labels, ratio: float, seed: int = 0) -> Labels:
     uniform number for each entry, row by row, and an entry stays known where its number is below `ratio`. So the
     labels of a smaller ratio are among those of a larger one. A row may be left without any label.
 
+    The draw goes with the order of the rows. The partial labels of PU-MLC on COCO were drawn in the order of the
+    annotation file; `read` sorts rows by id, so for the same labels read that file with order="file".
+
     >>> kept = known_ratio(Labels.from_dense([[1, -1, -1], [-1, 1, 1]]), 0.6)
     >>> kept.dense().tolist()
     [[1, 0, 0], [-1, 1, 0]]

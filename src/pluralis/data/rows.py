@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
-from pluralis.errors import DataError
+from pluralis.errors import DataError, shown
 
 
 def select_rows(data: Dataset, rows: Sequence[int] | npt.NDArray[np.int64]) -> Dataset:
@@ -24,5 +24,5 @@ def leave_out(data: Dataset, names: set[str], where: Path) -> Dataset:
     ids = data.labels.ids
     strange = names.difference(ids)
     if strange:
-        raise DataError(f"{where}: {len(strange)} of its images are not in the data, such as {min(strange)!r}")
+        raise DataError(f"{where}: {len(strange)} of its images are not in the data, such as {shown(min(strange))}")
     return select_rows(data, [row for row, name in enumerate(ids) if name not in names])

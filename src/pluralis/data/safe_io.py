@@ -12,11 +12,17 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
 from PIL import ExifTags, Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
+from pluralis.data.jpeg_scans import has_more_scans
+from pluralis.data.tiff_tiles import tile_pixels
 from pluralis.errors import DataError
+from pluralis.errors import shown as shown  # its readers look for it here
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_PIXELS = 178_956_970  # from here on Pillow refuses too, whatever is asked for
+MAX_SCANS = 100  # of a JPEG: programs write about ten
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -38,6 +44,12 @@ def resolve_inside(root: str | Path, name: str) -> Path:
     spelling), any `..`, and links that end outside `root`. The file itself need not exist.
     """
     return Inside(root).find(name)
+
+
+def own_file(root: str | Path, path: Path) -> Path:
+    """`path`, found below the folder `root`; DataError where a link takes it outside, unopened."""
+    resolve_inside(root, path.relative_to(root).as_posix())
+    return path
 
 
 class Inside:
@@ -87,7 +99,8 @@ def open_image(
 
     With `content` those bytes are the file, and `path` is no more than what to call it.
 
-    An image of more than `max_pixels` is refused by its header, before memory is taken for pixels.
+    An image of more than `max_pixels`, or made of tiles of more, is refused by its header, before memory is taken
+    for pixels; so is a JPEG of more than MAX_SCANS scans, each of which takes as long as a picture.
     With `at_least`, a JPEG may be decoded at 1/2, 1/4 or 1/8 scale as long as neither side falls
     below `at_least`. Whatever is wrong with the file becomes a DataError that names it.
     """
@@ -112,12 +125,9 @@ def _opened(path: str | Path, max_pixels: int, content: bytes | None) -> Iterato
         raise DataError(f"image {shown(str(path))} is not there, or not a plain file; check the path")
     try:
         with Image.open(source, formats=FORMATS) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise DataError(
-                    f"image {shown(str(path))} is refused: {width} × {height} pixels are over the limit of "
-                    f"{max_pixels:,}; shrink it or raise max_pixels"
-                )
+            reason = _too_much(image, max_pixels)
+            if reason:
+                raise DataError(f"image {shown(str(path))} is refused: {reason}")
             yield image
     except DataError:
         raise
@@ -127,6 +137,19 @@ def _opened(path: str | Path, max_pixels: int, content: bytes | None) -> Iterato
         raise DataError(
             f"image {shown(str(path))} does not decode: {type(error).__name__}: {words}; replace it or leave it out"
         ) from None
+
+
+def _too_much(image: Image.Image, max_pixels: int) -> str | None:
+    """Why the image would take too much memory or time, by its header, or None."""
+    width, height = image.size
+    if width * height > max_pixels:
+        return f"{width} × {height} pixels are over the limit of {max_pixels:,}; shrink it or raise max_pixels"
+    file = getattr(image, "fp", None)
+    if isinstance(image, TiffImageFile) and file and tile_pixels(file) > max_pixels:
+        return f"its tiles are over the limit of {max_pixels:,} pixels; save it again, or raise max_pixels"
+    if isinstance(image, JpegImageFile) and file and has_more_scans(file, MAX_SCANS):
+        return f"it paints the picture more than {MAX_SCANS} times; save it again"
+    return None
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -155,9 +178,3 @@ def bad_name(name: str) -> str | None:
     if len(encoded) > _LONGEST_NAME or any(len(part) > _LONGEST_PART for part in encoded.split(b"/")):
         return "it is too long"
     return None if posix.parts else "it names no file"
-
-
-def shown(name: str) -> str:
-    """A name fit for one line of an error: quoted, control characters escaped, the middle of a long one cut."""
-    text = repr(name)
-    return text if len(text) <= 200 else f"{text[:120]}…{text[-60:]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -94,8 +95,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object, for `object_pairs_hook`; ValueError where a key is given twice."""
     entry = dict(pairs)
     if len(entry) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {short(twice)} is given twice in one object")
     return entry
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.data.safe_io import bad_name, shown
+from pluralis.data.safe_io import bad_name, own_file, shown
 from pluralis.data.tar_headers import Member, members
 from pluralis.data.whole_file import whole_file
 from pluralis.errors import DataError
@@ -53,7 +53,8 @@ def list_shards(images: str | Path) -> list[Path]:
     ['08.tar', '09.tar', '10.tar', '11.tar']
     """
     if Path(images).is_dir():
-        found = sorted(path for path in Path(images).glob("*.tar") if not path.name.startswith("."))
+        there = sorted(path for path in Path(images).glob("*.tar") if not path.name.startswith("."))
+        found = [own_file(images, path) for path in there]
     else:
         found = _expand(str(images))
     missing = [path for path in found if not path.is_file()]
@@ -182,10 +183,22 @@ class ShardFiles:
         return f"{self.shards[self.places[row, 0]].path}/{self.names[row]}"
 
     def origins(self) -> Iterator[str]:
-        """What each row is decoded from: it changes with the shard's place, size and time of change."""
-        told = [f"{os.path.abspath(shard.path)}\0{shard.size}\0{shard.time}" for shard in self.shards]
+        """What each row is decoded from: it changes with the shard's place, and with whatever its folder says of it."""
+        told = []
+        for shard in self.shards:
+            try:
+                facts = shard.path.stat()
+            except OSError as error:
+                raise DataError(f"{shard.path}: cannot be read: {error.strerror or error}; check the path") from None
+            told.append(
+                f"{os.path.abspath(shard.path)}\0{shard.size}\0{shard.time}\0{facts.st_ctime_ns}\0{facts.st_ino}"
+            )
         for shard, offset, size in self.places.tolist():
             yield f"{told[shard]}\0{offset}\0{size}"
+
+    def digest(self, row: int) -> bytes:
+        """A hash of the bytes of one row's file."""
+        return hashlib.sha256(self.content(row)).digest()
 
     def content(self, row: int) -> bytes:
         """The bytes of one row's file."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from pluralis.data.loader import Images, TensorImages
 from pluralis.data.shard_images import pictures
 from pluralis.errors import DataError
 from pluralis.labels import Labels
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class Split:
         return digest.hexdigest()
 
 
-def load_source(part: DataPart) -> Source:
-    """Everything that the recipe's format finds, labels as given."""
+def load_source(part: DataPart, say: Say = warnings.warn) -> Source:
+    """Everything that the recipe's format finds, labels as given; `say` is told what is left out."""
     if part.format == "scenes":
         from pluralis.data.scenes import make_scenes
 
@@ -65,16 +69,18 @@ def load_source(part: DataPart) -> Source:
             raise DataError(f"format 'scenes' has no option {min(unknown)!r}; it has split, count, seed, size")
         scenes = make_scenes(**{"split": "train", "count": 2000, **part.options})
         return Source(TensorImages(scenes.images), Labels.from_dense(scenes.truth, scenes.classes))
-    found = load_dataset(part)
+    found = load_dataset(part, say)
     return Source(pictures(part.images, found.images), found.labels, found.hints)
 
 
-def load_dataset(part: DataPart) -> Dataset:
+def load_dataset(part: DataPart, say: Say = warnings.warn) -> Dataset:
     """What the reader of the recipe's format gives; the labels may lie elsewhere than the images."""
     path, options = _place(part)
     found = read(part.format, path, **options)
     if len(found.labels) == 0:
         raise DataError(f"{path} lists no image: there is nothing to train on")
+    for note in found.notes:
+        say(note)
     return found
 
 
@@ -100,9 +106,9 @@ def _place(part: DataPart) -> tuple[Path, dict[str, Any]]:
     return path, options
 
 
-def load_split(part: DataPart, select: SelectPart) -> Split:
+def load_split(part: DataPart, select: SelectPart, say: Say = warnings.warn) -> Split:
     """The training rows under the recipe's protocol, the held-out rows, and the test set."""
-    source = load_source(part)
+    source = load_source(part, say)
     shown = apply_protocol(source.labels, part)
     train_rows, held_rows = protocols.split(len(shown), select.fraction, select.seed)
     if select.fraction and len(held_rows) == 0:
@@ -124,7 +130,7 @@ def load_split(part: DataPart, select: SelectPart) -> Split:
         if held is not None and both is not None:
             left = _labelled_rows(held)
             held, both = held.select(left), (both[0].select(left), both[1].select(left))
-    test = load_source(replace(without_hints(part), **{"test": {}, **part.test})) if part.test else None
+    test = load_source(replace(without_hints(part), **{"test": {}, **part.test}), say) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
         _refuse_overlap(source, test)
@@ -141,21 +147,21 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
             ' unknown: use data.protocol = "as-given"'
         )
     if part.protocol == "single-positive":
-        return protocols.single_positive(labels, part.protocol_seed)
+        return protocols.single_positive(labels, part.draw_seed)
     if part.protocol == "known-ratio":
-        return protocols.known_ratio(labels, part.protocol_share, part.protocol_seed)
+        return protocols.known_ratio(labels, part.protocol_share, part.draw_seed)
     if part.protocol == "drop-positives":
-        return protocols.drop_positives(labels, 1 - part.protocol_share, part.protocol_seed)
+        return protocols.drop_positives(labels, 1 - part.protocol_share, part.draw_seed)
     if part.protocol == "fixed-per-class":
-        return protocols.fixed_per_class(labels, part.protocol_count, part.protocol_seed)
+        return protocols.fixed_per_class(labels, part.protocol_count, part.draw_seed)
     if part.protocol == "flip-positives":
-        return protocols.flip_positives(labels, 1 - part.protocol_share, part.protocol_seed)
+        return protocols.flip_positives(labels, 1 - part.protocol_share, part.draw_seed)
     if part.protocol == "pick-rarest":
         return protocols.pick_rarest(labels)
     if part.protocol == "pick-largest":
         return protocols.pick_largest(labels, load_areas(part, labels))
     if part.protocol == "pick-area":
-        return protocols.pick(labels, load_areas(part, labels), part.protocol_seed)
+        return protocols.pick(labels, load_areas(part, labels), part.draw_seed)
     return labels
 
 

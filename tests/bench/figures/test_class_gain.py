@@ -25,6 +25,21 @@ def test_runs_are_paired_by_seed_and_draw_and_classes_sorted_by_gain() -> None:
     assert found.pairs == 2
 
 
+def test_columns_are_not_mixed() -> None:
+    values = {("an", "VOC"): 10.0, ("an", "COCO"): 50.0, ("gr", "VOC"): 11.0, ("gr", "COCO"): 53.0}
+    runs = [result(row, column=column, per_class_ap={"cat": ap}) for (row, column), ap in values.items()]
+    found = gains(runs[2:], runs[:2])
+    assert (found.mean.tolist(), found.pairs) == ([2], 2)
+    figure = class_gain(runs, "an")
+    assert [axes.patches[0].get_width() for axes in figure.axes] == [1, 3]
+
+
+def test_a_row_without_a_pair_is_said_and_the_others_are_drawn() -> None:
+    figure = class_gain([run("an", 0, cat=1), run("gr", 0, cat=3), run("em", 5, cat=3)], "an")
+    assert [axes.get_title().split(":")[0] for axes in figure.axes] == ["gr"]
+    assert figure.get_label().startswith("Left out: em, as no two runs")
+
+
 def test_one_pair_has_no_deviation() -> None:
     found = gains([run("gr", 0, cat=3)], [run("an", 0, cat=1)])
     assert found.mean.tolist() == [2]

@@ -58,7 +58,12 @@ def test_several_figures_have_a_line_each() -> None:
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("train positive loss", "run.watch_train"), ("test mAP", "run.watch_test"), ("los", "did you mean 'loss'")],
+    [
+        ("train positive loss", "run.watch_train"),
+        ("test mAP", "run.watch_test"),
+        ("los", "did you mean 'loss'"),
+        (" ", "choose from 'loss'"),
+    ],
 )
 def test_a_curve_that_nobody_recorded_says_what_to_do(what: str, says: str) -> None:
     with pytest.raises(DataError, match=says):

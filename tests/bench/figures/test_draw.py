@@ -115,6 +115,9 @@ def test_rows_and_columns_choose_the_runs() -> None:
     runs = [result(r, column=c, history=[{"loss": 1.0}]) for r in ("an", "gr") for c in ("VOC", "COCO")]
     (axes,) = draw("learning-curves", runs, {"rows": ["gr"], "columns": ["COCO"]}).axes
     assert [line.get_label() for line in axes.get_lines()] == ["gr"]
+    gain = [result(r, per_class_ap={"cat": 1.0}) for r in ("an", "gr", "em")]
+    (axes,) = draw("class-gain", gain, {"rows": ["gr"], "baseline": "an"}).axes  # which need not be named twice
+    assert axes.get_title().startswith("gr")
     with pytest.raises(DataError, match="none of its runs is finished"):
         draw("learning-curves", runs, {"rows": ["em"]})
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,16 @@ def test_the_bars_are_those_of_the_runs_own_data(kept: list[Result]) -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == [found.classes[c] for c in order]
     hidden = ((found.given == 0) & (found.truth > 0)).sum() / (found.given == 0).sum()
     assert axes.get_title() == f"{hidden:.1%} of the unannotated labels are present"
+
+
+def test_it_is_the_first_run_of_each_column_and_what_hides_nothing_is_said(kept: list[Result]) -> None:
+    few = kept[0].recipe | {"data": kept[0].recipe["data"] | {"options": {"count": 20}}}
+    open_data = few | {"data": few["data"] | {"protocol": "as-given"}}
+    runs = [replace(kept[0], column="b"), replace(kept[0], column="a", recipe=few), replace(kept[0], column="a")]
+    figure = draw_label_counts([*runs, replace(kept[0], column="c", recipe=open_data)])
+    assert [axes.get_title().split(":")[0] for axes in figure.axes] == ["b", "a"]
+    assert [axes.get_lines()[0].get_ydata()[0] for axes in figure.axes] == [60, 20]
+    assert figure.get_label().startswith("Left out: c, as no label is hidden from")
 
 
 def test_data_that_hides_nothing_is_refused() -> None:

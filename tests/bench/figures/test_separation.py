@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from pluralis.bench.figures.false_negatives import draw_false_negatives
 from pluralis.bench.figures.predicted import Predictions, predictions
 from pluralis.bench.figures.separation import class_distances, densities, draw_densities, draw_distances
 from pluralis.bench.store import Result
@@ -122,3 +123,21 @@ def test_runs_that_were_not_kept_or_have_no_truth_are_refused(kept: list[Result]
         predictions(complete)
     with pytest.raises(DataError, match="no test set"):
         predictions(complete, "test")
+
+
+def test_distances_are_compared_within_a_column(kept: list[Result]) -> None:
+    runs = [replace(kept[0], column="a"), replace(kept[1], column="b")]
+    runs += [replace(kept[2], column="b"), replace(kept[2], column="c")]
+    (axes,) = draw_distances(runs, baseline="an").axes
+    _, points = axes.get_lines()
+    base, other = (class_distances(predictions(run)) for run in kept[1:3])
+    both = np.isfinite(base) & np.isfinite(other)
+    assert np.allclose(points.get_xdata(), base[both])
+    assert str(points.get_label()).startswith("em + apl, b: ")
+
+
+def test_a_row_whose_truth_is_not_known_is_left_out(kept: list[Result], tmp_path: Path) -> None:
+    given = train_result(tmp_path / "given", "given", "bce", data__protocol="as-given", train__epochs=1)
+    for figure in (draw_densities([kept[0], given]), draw_false_negatives([kept[0], given])):
+        assert len(figure.axes) == 1
+        assert figure.get_label().startswith("Left out: given, as the truth about the training labels")

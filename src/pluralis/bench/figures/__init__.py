@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pluralis.bench.figures.against import known_ratio, sweep
 from pluralis.bench.figures.attention import draw_attention
+from pluralis.bench.figures.checks import ANY, check_options
 from pluralis.bench.figures.class_gain import class_gain
 from pluralis.bench.figures.curves import kl_discrepancy, learning_curves, positive_loss, wasserstein_by_epoch
 from pluralis.bench.figures.false_negatives import draw_false_negatives
@@ -41,7 +42,6 @@ KINDS: dict[str, Callable[..., Figure]] = {
     "positive-loss": positive_loss,
 }
 """Name of a kind -> function (runs, **options)."""
-_ANY = ("rows", "columns")  # options of every kind: which runs it is drawn from
 _WITHOUT_RUNS = ("gradients",)
 _HEADING = ("kind", "title", "scales")  # keys of a [[figures]] table that are no options
 
@@ -55,10 +55,12 @@ def draw(kind: str, runs: Sequence[Result], options: Mapping[str, Any] | None = 
     """
     options = dict(options or {})
     check(kind, options)
-    for option, name in (("rows", "row"), ("columns", "column")):
-        wanted = options.pop(option, None)
-        if wanted is not None:
-            runs = [run for run in runs if getattr(run, name) in wanted or (name == "row" and run.spec_row in wanted)]
+    rows, columns = (options.pop(name, None) for name in ANY)
+    if rows is not None:
+        rows = [*rows, options.get("baseline")]
+        runs = [run for run in runs if run.row in rows or run.spec_row in rows]
+    if columns is not None:
+        runs = [run for run in runs if run.column in columns]
     if not runs and kind not in _WITHOUT_RUNS:
         raise DataError(f"figure {kind}: none of its runs is finished")
     return KINDS[kind](runs, **options)
@@ -77,16 +79,7 @@ def options_of(figure: Mapping[str, Any], baseline: str) -> dict[str, Any]:
 
 
 def check(kind: str, options: Mapping[str, Any]) -> None:
-    """Refuse a kind or an option that does not exist, and one that is missing, before anything is run."""
+    """Refuse a kind or an option that does not exist, is missing or cannot be, before anything is run."""
     if kind not in KINDS:
         raise RecipeError(f"there is no figure of the kind {kind!r}; {nearest(kind, KINDS)}")
-    known = {name: p for name, p in inspect.signature(KINDS[kind]).parameters.items() if name != "runs"}
-    for name in options:
-        if name not in (*known, *_ANY):
-            raise RecipeError(f"figure {kind}: unknown option {name!r}; {nearest(name, (*known, *_ANY))}")
-    for name, p in known.items():
-        if p.default is inspect.Parameter.empty and name not in options:
-            raise RecipeError(f"figure {kind}: needs the option {name!r}: add {name} = …")
-    for name in _ANY:
-        if not isinstance(options.get(name, []), list):
-            raise RecipeError(f"figure {kind}: {name} is {options[name]!r}; give a list of names")
+    check_options(kind, KINDS[kind], options)

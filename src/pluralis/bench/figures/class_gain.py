@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.bench.figures.canvas import COLOURS, new_figure, shorten
-from pluralis.bench.figures.stored import by_name
+from pluralis.bench.figures.stored import by_name, each_that_can
 from pluralis.errors import DataError, nearest
 from pluralis.params import whole
 
@@ -71,9 +71,10 @@ def class_gain(runs: Sequence[Result], baseline: str, most: int = 40) -> Figure:
     if not others:
         raise DataError(f"there is no finished run beside those of the baseline {baseline!r}")
     base = [run for run in runs if run.row == baseline]
-    found = {name: gains(group, base) for name, group in others.items()}
+    found, left = each_that_can(others, lambda group: gains(group, base))
     tall = 1.2 + 0.22 * max(min(most, len(gain.classes)) for gain in found.values())
     figure, panels = new_figure(len(found), columns=2, size=(4.6, tall))
+    figure.set_label(left)
     for axes, (name, gain) in zip(panels, found.items(), strict=True):
         shown = np.sort(np.argsort(-np.abs(gain.mean), kind="stable")[:most])[::-1]
         places = np.arange(len(shown))

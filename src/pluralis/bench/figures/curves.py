@@ -112,4 +112,4 @@ def draw_curves(found: dict[str, Curve], ylabel: str) -> Figure:
 
 def _setting(what: str) -> str:
     """The setting that makes runs record it, where there is one."""
-    return {"train": "run.watch_train = 1000", "test": "run.watch_test = true"}.get(what.split()[0], "")
+    return {"train": "run.watch_train = 1000", "test": "run.watch_test = true"}.get(what.partition(" ")[0], "")

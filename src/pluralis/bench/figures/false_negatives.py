@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pluralis.bench.figures.canvas import COLOURS, GREY, legend, new_figure, shorten
 from pluralis.bench.figures.predicted import Predictions, predictions
-from pluralis.bench.figures.stored import kept_by_name
+from pluralis.bench.figures.stored import each_that_can, kept_by_name
 from pluralis.params import whole
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ def draw_false_negatives(runs: Sequence[Result], of: str = "", part: str = "trai
     A larger dot is a bin with more labels; of the class `of`, or of all together.
     """
     bins = whole("figure false-negatives", "bins", bins, low=2, high=10_000)
-    groups = kept_by_name(runs)
-    figure, panels = new_figure(len(groups), size=(3.6, 3.0))
+    every, left = each_that_can(
+        kept_by_name(runs), lambda group: false_negatives([predictions(run, part).of_class(of) for run in group], bins)
+    )
+    figure, panels = new_figure(len(every), size=(3.6, 3.0))
+    figure.set_label(left)
     grid = np.linspace(0, 1, 201)
-    for axes, (name, group) in zip(panels, groups.items(), strict=True):
-        found = false_negatives([predictions(run, part).of_class(of) for run in group], bins)
+    for axes, (name, found) in zip(panels, every.items(), strict=True):
         sizes = 6 + 60 * found.labels / max(found.labels.max(initial=1), 1)
         axes.scatter(found.p, found.ratio, s=sizes, color=COLOURS[0], alpha=0.6, lw=0, label="FN/(FN+TN) of a bin")
         if found.written > 0:  # nothing was written for test rows

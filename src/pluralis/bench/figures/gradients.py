@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pluralis.bench.store import Result
+    from pluralis.losses import Loss
 
 _EPOCHS = 10
 _OVERLAID = 7  # lines that can be told apart in one panel
@@ -26,6 +27,7 @@ _OTHERS = 0.05  # probability of labels that are not examined
 _OWNER = "figure gradients"
 KINDS = {"present": 1, "unknown": 0, "absent": -1}
 _KEYS = ("loss", "name", "params", "epoch", "epochs")
+_SAYS = {"loss": "name", "name": "text", "params": "table"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,20 @@ class Asked:
                 raise RecipeError(f"{_OWNER}: losses has a table with the key {key!r}; {nearest(key, _KEYS)}")
         epochs = whole(_OWNER, "epochs", table.get("epochs", _EPOCHS), low=1)
         epoch = whole(_OWNER, "epoch", table.get("epoch", epochs - 1), high=epochs)
-        return cls(table["loss"], table.get("name", table["loss"]), table.get("params"), epoch, epochs)
+        params = table.get("params", {})
+        for key, value, kind in (
+            ("loss", table["loss"], str),
+            ("name", table.get("name", ""), str),
+            ("params", params, Mapping),
+        ):
+            if not isinstance(value, kind):
+                raise RecipeError(f"{_OWNER}: losses has a table with {key} = {value!r}; give a {_SAYS[key]}")
+        return cls(table["loss"], table.get("name", table["loss"]), params, epoch, epochs)
+
+    def make(self) -> Loss:
+        from pluralis.losses import create_loss
+
+        return create_loss(self.loss, **(self.params or {}))
 
 
 def gradient(asked: Asked, label: str, p: npt.ArrayLike, classes: int = 20) -> npt.NDArray[np.float64]:
@@ -66,7 +81,6 @@ def gradient(asked: Asked, label: str, p: npt.ArrayLike, classes: int = 20) -> n
     import torch
 
     from pluralis.labels import Labels
-    from pluralis.losses import create_loss
 
     p = torch.as_tensor(np.asarray(p, dtype=np.float64))
     rest = 0 if KINDS[choice(_OWNER, "label", label, KINDS)] == 0 else -1
@@ -77,7 +91,7 @@ def gradient(asked: Asked, label: str, p: npt.ArrayLike, classes: int = 20) -> n
     column = 0 if label == "present" else 1
     logits[: len(p), column] = torch.logit(p)
     logits.requires_grad_()
-    loss = create_loss(asked.loss, **(asked.params or {}))
+    loss = asked.make()
     loss.start(Labels.from_dense(labels.numpy()))
     loss.eval()
     value = loss(logits, labels, epoch=asked.epoch, epochs=asked.epochs) * logits.numel()

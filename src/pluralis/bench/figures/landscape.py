@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pluralis.bench.figures.canvas import legend, looks, new_figure, shorten
 from pluralis.bench.figures.predicted import load, logits, once
-from pluralis.bench.figures.stored import describe, kept_by_name
+from pluralis.bench.figures.stored import describe, each_that_can, kept_by_name
 from pluralis.errors import RecipeError
 from pluralis.params import choice, number, whole
 
@@ -163,11 +163,12 @@ def draw_landscape(
     images = whole(_OWNER, "images", images, low=1)
     if loss:
         choice(_OWNER, "loss", loss, LOSSES)
-    found = {
-        name: kept_landscape(group[0], dimensions, strengths, images, loss)
-        for name, group in kept_by_name(runs).items()
-    }
-    return draw_one(found) if dimensions == 1 else draw_two(found)
+    found, left = each_that_can(
+        kept_by_name(runs), lambda group: kept_landscape(group[0], dimensions, strengths, images, loss)
+    )
+    figure = draw_one(found) if dimensions == 1 else draw_two(found)
+    figure.set_label(left)
+    return figure
 
 
 def draw_one(found: Mapping[str, Landscape]) -> Figure:

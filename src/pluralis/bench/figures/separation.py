@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pluralis.bench.figures.canvas import COLOURS, GREY, legend, looks, new_figure, shorten
 from pluralis.bench.figures.predicted import Predictions, predictions
-from pluralis.bench.figures.stored import kept_by_name
+from pluralis.bench.figures.stored import each_that_can, kept_by_name
 from pluralis.errors import DataError, nearest
 from pluralis.params import whole
 
@@ -63,12 +63,14 @@ def draw_densities(runs: Sequence[Result], of: str = "", part: str = "train", bi
     Of the class `of`, or of all together; all runs of a row are in its panel.
     """
     bins = whole("figure densities", "bins", bins, low=2, high=1000)
-    groups = kept_by_name(runs)
-    figure, panels = new_figure(len(groups), size=(3.6, 2.8))
+    every, left = each_that_can(
+        kept_by_name(runs), lambda group: densities([predictions(run, part).of_class(of) for run in group], bins)
+    )
+    figure, panels = new_figure(len(every), size=(3.6, 2.8))
+    figure.set_label(left)
     highest = 1.0
     rows = "unannotated, training rows" if part == "train" else "test rows"
-    for axes, (name, group) in zip(panels, groups.items(), strict=True):
-        found = densities([predictions(run, part).of_class(of) for run in group], bins)
+    for axes, (name, found) in zip(panels, every.items(), strict=True):
         for values, colour, what in ((found.absent, COLOURS[1], "absent"), (found.present, COLOURS[0], "present")):
             axes.stairs(values, found.edges, color=colour, fill=True, alpha=0.25)
             axes.stairs(values, found.edges, color=colour, lw=1.5, label=f"{what}, {rows}")
@@ -93,17 +95,22 @@ def draw_distances(runs: Sequence[Result], baseline: str, part: str = "train") -
     """
     base: dict[str, Floats] = {}
     others: dict[str, tuple[str, Floats]] = {}
-    for name, group in kept_by_name(runs).items():
-        distances = np.mean([class_distances(predictions(run, part)) for run in group], axis=0)
-        if group[0].row == baseline:
-            base[group[0].column] = distances
+    groups = kept_by_name(runs)
+    every, left = each_that_can(
+        groups, lambda group: np.mean([class_distances(predictions(run, part)) for run in group], axis=0)
+    )
+    for name, distances in every.items():
+        run = groups[name][0]
+        if run.row == baseline:
+            base[run.column] = distances
         else:
-            others[name] = group[0].column, distances
+            others[name] = run.column, distances
     pairs = {name: (base[column], values) for name, (column, values) in others.items() if column in base}
     if not pairs:
         rows = dict.fromkeys(run.row for run in runs)
         raise DataError(f"no kept run can be compared with one of the baseline {baseline!r}: {nearest(baseline, rows)}")
     figure, (axes,) = new_figure(size=(6.4, 4.2))
+    figure.set_label(left)
     highest = 1.05 * max(0.01, *(float(np.nanmax(side, initial=0)) for pair in pairs.values() for side in pair))
     axes.plot([0, highest], [0, highest], color=GREY, ls="--", label="equal")
     for (name, (theirs, ours)), look in zip(pairs.items(), looks(pairs).values(), strict=True):

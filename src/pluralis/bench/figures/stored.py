@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pluralis.errors import DataError, nearest
+from pluralis.errors import DataError, PluralisError, nearest
 
 if TYPE_CHECKING:
     from pluralis.bench.store import Result
 
 
-def setting(run: Result, key: str) -> Any:
-    """The value of a dotted key of the recipe, such as `train.lr`."""
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+_NEEDED = object()
+
+
+def setting(run: Result, key: str, default: Any = _NEEDED) -> Any:
+    """The value of a dotted key of the recipe, such as `train.lr`; an error where there is none and no default."""
     value: Any = run.recipe
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
+            if default is not _NEEDED:
+                return default
             known = _keys(run.recipe)
             raise DataError(f"the recipe of {describe(run)} has no {key!r}: {nearest(key, known)}")
         value = value[part]
@@ -64,6 +73,24 @@ def kept_by_name(runs: Sequence[Result]) -> dict[str, list[Result]]:
     if not there:
         kept(runs[0])
     return by_name(there)
+
+
+def each_that_can(groups: Mapping[str, In], make: Callable[[In], Out]) -> tuple[dict[str, Out], str]:
+    """What `make` gives for each, and a sentence about those for which it cannot; an error if it can for none.
+
+    >>> each_that_can({"an": "7", "gr": "8"}, int)
+    ({'an': 7, 'gr': 8}, '')
+    """
+    found: dict[str, Out] = {}
+    errors: dict[str, PluralisError] = {}
+    for name, group in groups.items():
+        try:
+            found[name] = make(group)
+        except PluralisError as error:
+            errors[name] = error
+    if not found and errors:
+        raise next(iter(errors.values()))
+    return found, " ".join(f"Left out: {name}, as {error}." for name, error in errors.items())
 
 
 def _keys(values: Mapping[str, Any], before: str = "") -> list[str]:

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
-from pluralis.data.formats.boxes import Box, covered, is_box
+from pluralis.data.formats.boxes import MAX_SIDE, Box, covered, is_box
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
+from pluralis.data.safe_io import own_file
 from pluralis.data.safe_json import Document, short, write_lists
 from pluralis.errors import DataError
 from pluralis.labels import Labels
@@ -31,6 +32,7 @@ def read(
     unlisted: str | None = None,
     empty: str = "drop",
     ids: str = "number",
+    order: str = "id",
 ) -> Dataset:
     """Read which classes occur in each image; the id of an image is its number in the file.
 
@@ -39,26 +41,34 @@ def read(
     the order of the file and rows are sorted by id as text, both as in Cole et al. (CVPR 2021).
 
     `unlisted` must be stated: "absent" where somebody looked for every class in every image, as for COCO
-    itself, or "unknown". `empty` says what becomes of images without any annotation, "drop" or "keep".
-    With `ids` = "file" the id of an image is its file name.
+    itself, or "unknown". `empty` says what becomes of images without any annotation: "drop" leaves them out, as in
+    Cole et al., and a note counts them; "keep" keeps them, all their classes absent or unknown. With `ids` = "file"
+    the id of an image is its file name. With `order` = "file" rows are in the order of the file, as known labels are
+    drawn in PU-MLC's code.
     """
     unlisted = check_unlisted(unlisted)
     if empty not in ("drop", "keep"):
         raise DataError(f"empty={empty!r} is not possible; choose 'drop' or 'keep'")
     check_ids(ids)
+    if order not in ("id", "file"):
+        raise DataError(f"order={order!r} is not possible; choose 'id' or 'file'")
     file, folder = _places(Path(path), images, split)
     table = Table(file, _KEYS, MAX_BYTES)
     names = table.categories()
     files = {n: table.text(entry.get("file_name"), f"{where}.file_name") for where, n, entry in table.images()}
+    table.refuse_same(files)
     seen = table.annotations(files, names)
-    order = sorted(seen if empty == "drop" else files, key=str if ids == "number" else lambda n: files[n])
+    rows = [number for number in files if empty == "keep" or number in seen]
+    if order == "id":
+        rows.sort(key=str if ids == "number" else lambda n: files[n])
     column = {number: place for place, number in enumerate(names)}
-    present = [{column[c] for c in seen.get(number, ())} for number in order]
-    _, found = locate(folder, (files[number] for number in order), file)
-    row_ids = [str(n) if ids == "number" else files[n] for n in order]
-    if len(set(row_ids)) < len(row_ids):
-        raise table.error("images: two of them have the same file_name; keep one of them")
-    return Dataset(found, from_lists(present, unlisted, list(names.values()), row_ids))
+    present = [{column[c] for c in seen.get(number, ())} for number in rows]
+    _, found = locate(folder, (files[number] for number in rows), file)
+    row_ids = [str(n) if ids == "number" else files[n] for n in rows]
+    left = len(files) - len(rows)
+    words = f"{file}: {left:,} of {len(files):,} images have no annotation and are left out"
+    notes = (f"{words}; data.options.empty=keep keeps them",) if left else ()
+    return Dataset(found, from_lists(present, unlisted, list(names.values()), row_ids), notes=notes)
 
 
 def write(
@@ -135,8 +145,8 @@ def _places(path: Path, images: str | Path | None, split: str) -> tuple[Path, Pa
     file = path / "annotations" / f"instances_{split}.json"
     if not file.is_file():
         known = sorted(p.stem.removeprefix("instances_") for p in path.glob("annotations/instances_*.json"))
-        raise DataError(f"{path}: no annotations of the split {split!r}; there are: {', '.join(known) or 'none'}")
-    return file, check_images(path / split if images is None else images, file)
+        raise DataError(f"{path}: no annotations of the split {split!r}; there are: {', '.join(known[:8]) or 'none'}")
+    return own_file(path, file), check_images(path / split if images is None else images, file)
 
 
 class Table(Document):
@@ -167,6 +177,14 @@ class Table(Document):
             known.add(number)
             yield where, number, entry
 
+    def refuse_same(self, files: dict[int, str]) -> None:
+        """Raise where two images are one file: their labels may differ."""
+        first: dict[str, int] = {}
+        for number, name in files.items():
+            other = first.setdefault(name, number)
+            if other != number:
+                raise self.error(f"the images {other} and {number} have the same file_name {short(name)}; keep one")
+
     def annotations(self, files: dict[int, str], names: dict[int, str]) -> dict[int, set[int]]:
         """Number of an image -> numbers of the classes in it, for the images that have an annotation."""
         seen: dict[int, set[int]] = {}
@@ -191,7 +209,8 @@ class Table(Document):
         if len(sides) != 4 or not all(isinstance(n, int | float) and not isinstance(n, bool) for n in sides):
             raise self.error(f"{where} is {short(value)}; give four numbers: left, top, width and height")
         left, top, width, height = sides
-        if not is_box(left, top, left + width, top + height):
+        # First by themselves: a whole number of hundreds of digits cannot be added to a fraction.
+        if not all(abs(n) < MAX_SIDE for n in sides) or not is_box(left, top, left + width, top + height):
             raise self.error(f"{where}: the box {short(value)} is not possible; give a width and height of at least 0")
         return float(left), float(top), float(left + width), float(top + height)
 

@@ -21,8 +21,9 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, rows_of
+from pluralis.data.formats.text_lines import open_text
 from pluralis.data.whole_file import whole_text
-from pluralis.errors import DataError
+from pluralis.errors import DataError, shown
 from pluralis.labels import Labels
 
 Records = Iterator[tuple[int, list[str]]]
@@ -68,7 +69,8 @@ def write(path: str | Path, data: Dataset | Labels, layout: str = "long", images
     An image is named by its path below the folder `images`; without, by its id if that is where its path ends.
 
     Cells that a spreadsheet would run as a formula get a quote in front, which `read` takes away again.
-    A long file does not keep the order of the classes, nor those without a label: give them to `read`.
+    A long file does not keep the order of the classes, nor those without a label: give them to `read`. So with names
+    that begin or end with white space, which it takes for a mistake where nobody has stated them.
     """
     labels = data.labels if isinstance(data, Dataset) else data
     if layout not in ("long", "wide"):
@@ -120,9 +122,9 @@ def _add_long(table: Table, records: Records, width: int) -> None:
             name = restore(cells[1])
             if not name:
                 if width == 3 and text.strip():
-                    raise table.error(line, f"the value {text!r} has no label; name the class")
+                    raise table.error(line, f"the value {shown(text)} has no label; name the class")
                 if without.setdefault(row, line) != line:
-                    raise table.error(line, f"image {cells[0]!r} without a label: line {without[row]} says so too")
+                    raise table.error(line, f"image {shown(cells[0])} without a label: line {without[row]} says so too")
                 continue
             column = columns[cells[1]] = table.column(name, line)
         value = signs.get(text)
@@ -152,7 +154,7 @@ def _add_wide(table: Table, records: Records, header: list[str], line: int) -> N
         image = cells.pop(at)
         row = table.row(restore(image), line)
         if row < len(lines):
-            raise table.error(line, f"image {image!r} is in line {lines[row]} already; keep one of them")
+            raise table.error(line, f"image {shown(image)} is in line {lines[row]} already; keep one of them")
         lines.append(line)
         try:
             packed += bytes(map(bytes_of.__getitem__, cells))
@@ -183,7 +185,7 @@ def _sign(table: Table, cell: str, line: int) -> int:
     text = cell.strip()
     if text and text not in _VALUES:
         hint = "write 1 present or -1 absent (a file headed image,label or image,label,value is long, else wide)"
-        raise table.error(line, f"the value {cell!r} is no label; {hint}")
+        raise table.error(line, f"the value {shown(cell)} is no label; {hint}")
     return (_VALUES[text] or table.zero(line)) if text else 0
 
 
@@ -197,7 +199,7 @@ def records(path: str | Path) -> Records:
     try:
         if not Path(path).is_file():  # also keeps away from pipes and devices, on which reading may hang
             raise DataError(f"{path}: cannot be read: it is not there, or not a plain file; check the path")
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, "utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)  # else an open quote would swallow the rest of the file
             for cells in reader:
                 if cells:

@@ -10,11 +10,13 @@ import numpy as np
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import check_images, locate
 from pluralis.data.formats.text_lines import lines
+from pluralis.data.safe_io import own_file
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
 
 _SPLITS = {"train": "1", "test": "0"}
-_NOT_VISIBLE = 1  # of certainties.txt: 1 not visible, 2 guessing, 3 probably, 4 definitely
+_CERTAINTIES = ("1", "2", "3", "4")  # of certainties.txt: not visible, guessing, probably, definitely
+_NOT_VISIBLE = _CERTAINTIES[0]
 
 
 def read(path: str | Path, split: str = "train", not_visible: str = "unknown") -> Dataset:
@@ -32,13 +34,17 @@ def read(path: str | Path, split: str = "train", not_visible: str = "unknown") -
     if not_visible not in ("unknown", "as-given"):
         raise DataError(f"not_visible={not_visible!r} is not possible; choose 'unknown' or 'as-given'")
     root = Path(path)
-    names = _table(root / "images.txt")
+    names = _table(own_file(root, root / "images.txt"))
     classes = _table(_attributes(root))
     if split != "all":
-        parts = _table(root / "train_test_split.txt", unique=False)
+        parts = _table(own_file(root, root / "train_test_split.txt"), unique=False)
         lacking = names.keys() - parts.keys()
         if lacking:
             raise DataError(f"{root / 'train_test_split.txt'}: the image {min(lacking)} is lacking; unpack it again")
+        wrong = [number for number, part in parts.items() if part not in _SPLITS.values()]
+        if wrong:
+            words = f"the image {wrong[0]} has {parts[wrong[0]][:80]!r}, neither 1 (train) nor 0 (test)"
+            raise DataError(f"{root / 'train_test_split.txt'}: {words}; unpack it again")
         names = {number: name for number, name in names.items() if parts[number] == _SPLITS[split]}
     order = sorted(names)
     labels = _labels(root, order, names, classes, not_visible == "unknown")
@@ -47,14 +53,14 @@ def read(path: str | Path, split: str = "train", not_visible: str = "unknown") -
 
 
 def _labels(root: Path, order: list[int], names: dict[int, str], classes: dict[int, str], hide: bool) -> Labels:
-    file = root / "attributes" / "image_attribute_labels.txt"
+    file = own_file(root, root / "attributes" / "image_attribute_labels.txt")
     row = {str(number): place for place, number in enumerate(order)}
     column = {str(number): place for place, number in enumerate(sorted(classes))}
     every = _numbers(root / "images.txt")
     rows, columns, values = array("i"), array("i"), array("b")
     for number, text in lines(file):
         cells = text.split()  # a few published lines have a number too many at the end: only the time lies there
-        if len(cells) < 4 or cells[1] not in column or cells[2] not in ("0", "1") or cells[3] not in "1234":
+        if len(cells) < 4 or cells[1] not in column or cells[2] not in ("0", "1") or cells[3] not in _CERTAINTIES:
             raise DataError(
                 f"{file}, line {number}: {text[:80]!r} is not an image, an attribute, 0 or 1, and a certainty from "
                 "1 to 4; unpack the data set again"
@@ -63,7 +69,7 @@ def _labels(root: Path, order: list[int], names: dict[int, str], classes: dict[i
         if at is None:
             if cells[0] not in every:
                 raise DataError(f"{file}, line {number}: there is no image {cells[0][:20]} in images.txt; unpack again")
-        elif not (hide and cells[3] == str(_NOT_VISIBLE)):
+        elif not (hide and cells[3] == _NOT_VISIBLE):
             rows.append(at)
             columns.append(column[cells[1]])
             values.append(1 if cells[2] == "1" else -1)
@@ -78,7 +84,8 @@ def _labels(root: Path, order: list[int], names: dict[int, str], classes: dict[i
 def _attributes(root: Path) -> Path:
     """The archive has the names of the attributes beside the folder CUB_200_2011; some people move them inside."""
     places = [root / "attributes" / "attributes.txt", root / "attributes.txt", root.parent / "attributes.txt"]
-    return next((place for place in places if place.is_file()), places[0])
+    found = next((place for place in places if place.is_file()), places[0])
+    return own_file(root.parent if found == places[2] else root, found)
 
 
 def _numbers(path: Path) -> set[str]:

@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
+from pluralis.data.safe_io import own_file
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
@@ -41,7 +42,8 @@ def read(
     unlisted = check_unlisted(unlisted)
     if shapes not in ("present", "ignore"):
         raise DataError(f"shapes={shapes!r} is not possible; choose 'present' or 'ignore'")
-    file = Path(path) / "annotations.xml" if Path(path).is_dir() else Path(path)
+    root = Path(path)
+    file = own_file(root, root / "annotations.xml") if root.is_dir() else root
     beside = file.parent / "images"
     folder = check_images(beside if images is None and beside.is_dir() else images, file)
     number: dict[str, int] = {}  # of each class

@@ -9,9 +9,10 @@ from typing import Any
 
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
+from pluralis.data.safe_io import own_file
 from pluralis.data.safe_json import Document, short
 from pluralis.data.whole_file import whole_text
-from pluralis.errors import DataError, nearest
+from pluralis.errors import DataError, nearest, shown
 from pluralis.labels import Labels
 
 
@@ -28,12 +29,14 @@ def read(path: str | Path, images: str | Path | None = None, unlisted: str | Non
     """
     unlisted = check_unlisted(unlisted)
     root = Path(path)
-    file = root / "labels.json" if root.is_dir() else root
+    file = own_file(root, root / "labels.json") if root.is_dir() else root
     folder = check_images(root / "data" if images is None and root.is_dir() else images, file)
     document = Document(file)
     content = document.mapping(document.content, "the file")
     given = {
-        key: None if value is None else [_target(document, v, where) for where, v in _values(value, f"labels[{key!r}]")]
+        key: None
+        if value is None
+        else [_target(document, v, where) for where, v in _values(value, f"labels[{shown(key)}]")]
         for key, value in document.mapping(content.get("labels"), "labels").items()
     }
     classes = _classes(document, content.get("classes"), given)

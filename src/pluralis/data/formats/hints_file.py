@@ -63,7 +63,7 @@ def read_hints(path: str | Path, data: Dataset) -> Dataset:
         np.concatenate([there.columns, np.frombuffer(numbers, np.int32)]),
         np.concatenate([there.confidence, np.frombuffer(sure, np.float32)]),
     )
-    return Dataset(data.images, data.labels, every)
+    return Dataset(data.images, data.labels, every, data.notes)
 
 
 def confidence(path: str | Path, line: int, text: str) -> float:

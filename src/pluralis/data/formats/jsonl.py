@@ -20,7 +20,7 @@ from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, check_classes, rows_of
 from pluralis.data.safe_json import no_constant, short, unique_keys
 from pluralis.data.whole_file import whole_text
-from pluralis.errors import DataError, nearest
+from pluralis.errors import DataError, nearest, shown
 from pluralis.labels import Labels
 
 MAX_LINE = 64 << 20  # bytes: hundreds of thousands of labels of one image
@@ -52,7 +52,7 @@ def read(
         _check_keys(table, entry, line, extra)
         row = table.row(entry["image"], line)
         if row < len(lines):
-            raise table.error(line, f"image {entry['image']!r} is in line {lines[row]} already; keep one of them")
+            raise table.error(line, f"image {shown(entry['image'])} is in line {lines[row]} already; keep one of them")
         lines.append(line)
         for name, value in _given(table, entry, line):
             table.add(row, table.column(name, line), value, line)

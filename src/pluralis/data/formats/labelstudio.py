@@ -31,6 +31,7 @@ def read(
     control: str | None = None,
     key: str = "image",
     several: str = "agree",
+    unscored: float | None = None,
 ) -> Dataset:
     """Read the choices made for each task's image; results of other kinds, such as boxes, are passed over.
 
@@ -39,7 +40,8 @@ def read(
     some are marked as ground truth the others do not. Of several annotations of a task, `several` = "last" takes
     the one updated last. With "agree" and unlisted="absent" a class is present where all chose it, absent where
     none did, and unknown where they differ; with unlisted="unknown" one choice is enough, since the others say
-    nothing. Choices of predictions become hints with their score.
+    nothing. Choices of predictions become hints with their score; those without any get the score `unscored`, or are
+    left out, which a note counts.
 
     `control` is the name of the choices in the labelling interface; it may be left out of a JSON export with one.
     `key` is that of the image in a task's data. The image is the longest end of its address (of what follows `?d=`
@@ -49,8 +51,10 @@ def read(
     unlisted = check_unlisted(unlisted)
     if several not in ("agree", "last"):
         raise DataError(f"several={several!r} is not possible; choose 'agree' or 'last'")
+    if unscored is not None and (isinstance(unscored, str) or not 0 <= unscored <= 1):
+        raise DataError(f"unscored={unscored!r} is not possible; give a number from 0 to 1")
     folder = check_images(images, path)
-    export = _Export(Document(path), folder, control, key)
+    export = _Export(Document(path), folder, control, key, unscored)
     tasks = sorted(export.tasks(), key=lambda task: task.name)
     names = _class_list(export.document, tasks, classes)
     number = {name: place for place, name in enumerate(names)}
@@ -68,7 +72,9 @@ def read(
     labels = _without(from_lists(present, unlisted, names, [task.name for task in tasks]), unsure)
     found = [task.path for task in tasks]
     require_files(found, path)
-    return Dataset(found, labels, Hints.gather(*zip(*hints, strict=True)) if hints else None)
+    words = f"{path}: {export.without:,} choices of predictions have no score and are left out"
+    notes = (f"{words}; data.options.unscored=1 makes them hints of that confidence",) if export.without else ()
+    return Dataset(found, labels, Hints.gather(*zip(*hints, strict=True)) if hints else None, notes)
 
 
 def write(
@@ -105,7 +111,7 @@ def write(
             if hints is not None:
                 mine = slice(*np.searchsorted(hints.rows, [row, row + 1]))
                 pairs = zip(hints.columns[mine], hints.confidence[mine], strict=True)
-                said = {int(c): round(float(sure), 6) for c, sure in pairs}
+                said = {int(c): float(str(sure)) for c, sure in pairs}  # the shortest that comes back in 32 bits
                 shown = [c for c, score in said.items() if score >= threshold]
                 task["data"]["scores"] = {labels.classes[c]: score for c, score in said.items()}
                 if shown:
@@ -122,6 +128,7 @@ class _Task:
 
     name: str
     path: Path
+    address: str
     given: list[tuple[tuple[str, int], set[str]]] = field(default_factory=list)
     hints: list[tuple[str, float]] = field(default_factory=list)
 
@@ -129,22 +136,26 @@ class _Task:
 class _Export:
     """Walks through the tasks of one file."""
 
-    def __init__(self, document: Document, folder: Path, control: str | None, key: str) -> None:
-        self.document, self.folder, self.key = document, folder, key
+    def __init__(self, document: Document, folder: Path, control: str | None, key: str, unscored: float | None) -> None:
+        self.document, self.folder, self.key, self.unscored = document, folder, key, unscored
         self.control, self.stated = control, control is not None
+        self.without = 0  # choices of predictions that are left out
 
     def tasks(self) -> list[_Task]:
-        found: dict[str, _Task] = {}
+        found: dict[Path, _Task] = {}
         for where, entry in self.document.objects(self.document.content, "tasks"):
             full = "data" in entry or "annotations" in entry
             if full:
                 data, place = self.document.mapping(entry.get("data"), f"{where}.data"), f"{where}.data.{self.key}"
             else:
                 data, place = entry, f"{where}.{self.key}"
-            name, path = self._image(self.document.text(data.get(self.key), place), place)
-            if full and name in found:
-                raise self.document.error(f"{place}: the image {short(name)} has a task already; keep one of them")
-            task = found.setdefault(name, _Task(name, path))
+            address = self.document.text(data.get(self.key), place)
+            name, path = self._image(address, place)
+            task = found.get(path)
+            if task is not None and (full or task.address != address):  # JSON-MIN has a line for each annotator
+                both = f"the image {short(name)} has a task already, under {short(task.address)}"
+                raise self.document.error(f"{place}: {both}; keep one of them")
+            task = found.setdefault(path, _Task(name, path, address))
             if full:
                 self._annotations(task, entry, where)
                 self._predictions(task, entry, where)
@@ -166,7 +177,10 @@ class _Export:
         for place, prediction in self.document.objects(entry["predictions"], f"{where}.predictions"):
             for name, score in self._choices(prediction, place):
                 score = prediction.get("score") if score is None else score
-                if score is not None:
+                score = self.unscored if score is None else score
+                if score is None:
+                    self.without += 1
+                else:
                     task.hints.append((name, self.document.share(score, f"{place}.score")))
 
     def _choices(self, annotation: dict[str, Any], where: str) -> Iterator[tuple[str, Any]]:

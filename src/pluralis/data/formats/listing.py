@@ -11,7 +11,7 @@ import numpy as np
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import Folder
-from pluralis.errors import DataError, LabelError
+from pluralis.errors import DataError, LabelError, shown
 from pluralis.labels import Labels
 
 
@@ -37,18 +37,34 @@ def check_images(folder: str | Path | None, file: str | Path) -> Path:
 def locate(folder: Path, names: Iterable[str], file: str | Path, drop: bool = False) -> tuple[list[int], list[Path]]:
     """The files of `names`, which `file` lists, below the folder, and the places of those names in the list.
 
-    Missing files are an error; with `drop` their names are left out.
+    Missing files are an error; with `drop` their names are left out. So is a file under two names.
     """
-    lookup = Folder(folder)
+    lookup, listed = Folder(folder), list(names)
     try:
-        found = [lookup.find(name)[1] for name in names]
+        found = [lookup.find(name)[1] for name in listed]
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
+    refuse_twice(found, listed, file)
     if not drop:
         lookup.require(file)
     lacking = set(lookup.missing)
     places = [place for place, path in enumerate(found) if path not in lacking]
     return places, [found[place] for place in places]
+
+
+def refuse_twice(paths: Sequence[Path], names: Sequence[str], file: str | Path) -> None:
+    """Raise where two of the names, which `file` lists, are one file: its labels would be in two rows, and may differ.
+
+    Two spellings, such as a.jpg and ./a.jpg, and a link beside the file that it leads to, are one file.
+    """
+    if len(set(paths)) == len(paths):
+        return
+    first: dict[Path, int] = {}
+    for place, path in enumerate(paths):
+        other = first.setdefault(path, place)
+        if other != place:
+            both = f"{names[other][:200]!r} and {names[place][:200]!r}"
+            raise DataError(f"{file}: {both} have one and the same image, {path.name[:200]!r}; keep one of them")
 
 
 def from_lists(
@@ -86,7 +102,7 @@ def to_lists(labels: Labels, unlisted: str | None, blank: bool = False) -> Itera
         row = np.flatnonzero((counts != len(labels.classes)) & ~((counts == 0) & blank))[:1]
         words = "holds an unknown label, which this format cannot say beside absent ones"
     if len(row):
-        raise LabelError(f"row {labels.id(int(row[0]))!r} {words}; write csv, jsonl, lvis or openimages instead")
+        raise LabelError(f"row {shown(labels.id(int(row[0])))} {words}; write csv, jsonl, lvis or openimages instead")
     return (
         None if blank and not counts[row] else [int(c) for c in labels.positives(row)] for row in range(len(labels))
     )
@@ -111,5 +127,7 @@ def file_names(data: Dataset | Labels, images: str | Path | None = None) -> list
         names = [Path(str(path)[len(root) :]).as_posix() for path in data.images]
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
-        raise DataError(f"two images are called {twice!r}; name the folder that their paths start from (images=DIR)")
+        raise DataError(
+            f"two images are called {shown(twice)}; name the folder that their paths start from (images=DIR)"
+        )
     return names

@@ -11,7 +11,7 @@ import numpy as np
 
 from pluralis.data.dataset import Dataset, require_files
 from pluralis.data.formats.coco import Table, check_ids, numbered
-from pluralis.data.formats.listing import check_images, file_names
+from pluralis.data.formats.listing import check_images, file_names, refuse_twice
 from pluralis.data.safe_io import resolve_inside
 from pluralis.data.safe_json import short, write_lists
 from pluralis.errors import DataError
@@ -50,8 +50,8 @@ def read(path: str | Path, images: str | Path | None = None, ids: str = "number"
     seen = table.annotations(files, names)
     order = sorted(files, key=str if ids == "number" else lambda n: files[n])
     row_ids = [str(n) if ids == "number" else files[n] for n in order]
-    if len(set(row_ids)) < len(row_ids):
-        raise table.error("images: two of them have the same file; keep one of them")
+    found = [paths[number] for number in order]
+    refuse_twice(found, [f"image {number}" for number in order], path)
     counts, known = [0], list[tuple[int, int]]()
     for number in order:
         present = seen.get(number, set())
@@ -65,7 +65,6 @@ def read(path: str | Path, images: str | Path | None = None, ids: str = "number"
         counts.append(len(known))
     columns, values = np.array(known, np.int32).reshape(-1, 2).T
     labels = Labels(counts, columns, values, list(names.values()), row_ids)
-    found = [paths[number] for number in order]
     require_files(found, path)
     return Dataset(found, labels)
 

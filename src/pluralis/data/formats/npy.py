@@ -18,13 +18,15 @@ import numpy.typing as npt
 from pluralis.conventions import CONVENTIONS, to_signed
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import Folder
-from pluralis.data.formats.listing import file_names
-from pluralis.data.safe_io import resolve_inside
+from pluralis.data.formats.listing import file_names, refuse_twice
+from pluralis.data.formats.text_lines import lines
+from pluralis.data.safe_io import own_file, resolve_inside
 from pluralis.data.whole_file import whole_file
-from pluralis.errors import DataError, LabelError, nearest
+from pluralis.errors import DataError, LabelError, nearest, shown
 from pluralis.labels import Labels
 
 _CELLS = 1 << 22  # of the matrix that are looked at together
+_MOST_CLASSES = 1 << 20  # a matrix without rows may claim any number
 _FILES = {"labels": "complete", "labels_obs": "signed"}  # as Cole et al. write them
 
 
@@ -52,11 +54,14 @@ def read(
     if not root.is_dir():
         raise DataError(f"there is no folder {str(root)!r}; give the one that holds {names_file.name}")
     folder = Folder(root if images is None else images)
-    names = _names(names_file)
-    matrix = _load(labels_file)
+    names = _names(own_file(root, names_file))
+    matrix = _load(own_file(root, labels_file))
     if matrix.ndim != 2 or len(matrix) != len(names):
         shape = " × ".join(map(str, matrix.shape))
         raise DataError(f"{labels_file}: labels of shape {shape} for the {len(names)} images of {names_file.name}")
+    if matrix.shape[1] > _MOST_CLASSES:
+        words = f"{matrix.shape[1]:,} classes are over the limit of {_MOST_CLASSES:,}; save one image a row"
+        raise DataError(f"{labels_file}: {words}")
     listed = _class_names(resolve_inside(root, classes), matrix.shape[1]) if classes else None
     try:
         labels = _sparse(matrix, rule, listed, names)
@@ -67,6 +72,7 @@ def read(
     except DataError as error:
         raise DataError(f"{names_file}: {error}") from None
     folder.require(names_file)
+    refuse_twice(found, names, names_file)
     return Dataset(found, labels)
 
 
@@ -97,7 +103,7 @@ def write(
             )
     broken = [name for name in labels.classes if name.strip().splitlines() != [name]]
     if classes and broken:
-        raise LabelError(f"class {broken[0]!r} does not fit in a line of {classes}; rename it")
+        raise LabelError(f"class {shown(broken[0])} does not fit in a line of {classes}; rename it")
     table = np.array([number.get(label, 0) for label in (0, 1, -1)], np.int8)  # in the order of the index -1
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -179,17 +185,12 @@ def _names(path: Path) -> list[str]:
     first: dict[str, int] = {}
     for place, name in enumerate(names):
         if first.setdefault(name, place) != place:
-            raise DataError(f"{path}: image {name!r} is in place {first[name]} and {place}; keep one of them")
+            raise DataError(f"{path}: image {shown(name)} is in place {first[name]} and {place}; keep one of them")
     return names
 
 
 def _class_names(path: Path, count: int) -> list[str]:
-    try:
-        if not path.is_file():
-            raise DataError(f"{path}: cannot be read: no plain file; give a text file with a class in each line")
-        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}; give a text file with a class name in each line") from None
+    names = [name for _, name in lines(path)]
     if len(names) != count or len(set(names)) < len(names):
         raise DataError(f"{path}: {len(set(names))} different class names for {count} classes; give one in each line")
     return names

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import check_images, locate
 from pluralis.data.formats.text_lines import lines
+from pluralis.data.safe_io import own_file
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
@@ -64,7 +65,7 @@ def _first(root: Path, name: str, *folders: str) -> Path:
     found = next((root / folder / name for folder in folders if (root / folder / name).is_file()), None)
     if found is None:
         raise DataError(f"{root}: there is no {folders[0]}/{name}; give the folder of the unpacked lists")
-    return found
+    return own_file(root, found)
 
 
 def _concepts(root: Path, word: str) -> dict[str, Path]:
@@ -72,7 +73,8 @@ def _concepts(root: Path, word: str) -> dict[str, Path]:
     end = f"_{word}.txt" if word else ".txt"
     inside = "TrainTestLabels" if word else "AllLabels"
     for folder in (root / "Groundtruth" / inside, root / inside):
-        files = {p.name.removeprefix("Labels_").removesuffix(end): p for p in folder.glob(f"Labels_?*{end}")}
+        found = folder.glob(f"Labels_?*{end}")
+        files = {p.name.removeprefix("Labels_").removesuffix(end): own_file(root, p) for p in found}
         if files:
             break
     else:
@@ -81,7 +83,7 @@ def _concepts(root: Path, word: str) -> dict[str, Path]:
     listed = next((file for file in lists if file.is_file()), None)
     if listed is None:
         return dict(sorted(files.items()))
-    order = [name for _, name in lines(listed)]
+    order = [name for _, name in lines(own_file(root, listed))]
     if sorted(order) != sorted(files):
         differ = sorted(set(order) ^ set(files)) or ["a concept twice"]
         raise DataError(f"{listed}: its concepts are not those of the labels ({differ[0][:80]!r}); unpack them again")

@@ -7,7 +7,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,12 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.csv import neutralise, restore
 from pluralis.data.formats.hints_file import confidence as share
-from pluralis.data.formats.listing import check_images, locate
+from pluralis.data.formats.listing import check_images, file_names, locate
 from pluralis.data.formats.table import rows_of
+from pluralis.data.formats.text_lines import open_text
+from pluralis.data.safe_io import own_file
 from pluralis.data.whole_file import whole_text
-from pluralis.errors import DataError
+from pluralis.errors import DataError, shown
 from pluralis.labels import Labels
 
 _HEADER = ["ImageID", "Source", "LabelName", "Confidence"]
@@ -57,11 +59,14 @@ def read(
     return table.dataset(folder, suffix, drop=missing == "drop")
 
 
-def write(path: str | Path, data: Dataset | Labels, names: str | Path | None = None) -> None:
+def write(
+    path: str | Path, data: Dataset | Labels, names: str | Path | None = None, images: str | Path | None = None
+) -> None:
     """Write the known labels as verified ones and the hints as those of a machine; `names` gets all the classes.
 
-    An image without labels and hints cannot be told in this format. Read again with the same `names`, and with
-    suffix="" where the ids are whole file names.
+    An image without labels and hints cannot be told in this format. With `images` an image is named by its path below
+    that folder, less the ending where it is .jpg for all; without, by its id. Read again with the same `names`, and
+    with suffix="" where the names are whole file names.
     """
     labels = data.labels if isinstance(data, Dataset) else data
     hints = data.hints if isinstance(data, Dataset) else None
@@ -70,8 +75,11 @@ def write(path: str | Path, data: Dataset | Labels, names: str | Path | None = N
         lone[hints.rows] = False
     if lone.any():
         row = int(np.argmax(lone))
-        raise DataError(f"row {labels.id(row)!r} has no label, and this format lists no such image; write csv instead")
-    codes, ids = [neutralise(name) for name in labels.classes], [neutralise(name) for name in labels.ids]
+        raise DataError(
+            f"row {shown(labels.id(row))} has no label, and this format lists no such image; write csv instead"
+        )
+    codes = [neutralise(name) for name in labels.classes]
+    ids = [neutralise(name) for name in (labels.ids if images is None else _named(data, images))]
     if names is not None:
         with whole_text(names) as file:
             writer = csv.writer(file)
@@ -88,13 +96,20 @@ def write(path: str | Path, data: Dataset | Labels, names: str | Path | None = N
             writer.writerows((ids[r], "machine", codes[c], f"{sure:.9g}") for r, c, sure in entries)
 
 
+def _named(data: Dataset | Labels, images: str | Path) -> list[str]:
+    """The paths of the images below the folder, as `read` finds them again."""
+    found = file_names(data, images)
+    whole = not all(PurePosixPath(name).suffix == ".jpg" for name in found)
+    return found if whole else [name.removesuffix(".jpg") for name in found]
+
+
 class _Table:
     """Gathers the lines of several files, numbering images and classes as they come."""
 
     def __init__(self, described: dict[str, str] | None) -> None:
         self.described = described
         self.files: list[Path] = []
-        self.images: dict[str, int] = {}
+        self.ids: dict[str, int] = {}
         self.codes = {code: number for number, code in enumerate(described or ())}
         self.rows, self.columns, self.values = array("i"), array("i"), array("b")
         self.hint_rows, self.hint_columns, self.confidence = array("i"), array("i"), array("f")
@@ -102,19 +117,20 @@ class _Table:
     def add(self, path: Path) -> None:
         """All lines of one file. The loop is short on purpose: files of this kind have tens of millions of lines."""
         self.files.append(path)
-        images, codes = self.images, self.codes
+        # By the cell as it stands in the file: '=a and =a, which a spreadsheet would run, are one name.
+        images, codes = dict[str, int](), dict[str, int]()
         for line, image, source, code, confidence in _lines(path):
             row = images.get(image)
             if row is None:
-                row = images[image] = self._number(path, line, image, "ImageID", len(images))
+                row = images[image] = self._number(path, line, image, "ImageID", self.ids)
             column = codes.get(code)
             if column is None:
-                if self.described is not None:
+                column = codes[code] = self._number(path, line, code, "LabelName", self.codes)
+                if self.described is not None and column >= len(self.described):
                     raise DataError(
                         f"{path}, line {line}: the class {code[:80]!r} is not described; give the descriptions of this "
                         "release, or none"
                     )
-                column = codes[code] = self._number(path, line, code, "LabelName", len(codes))
             value = _VERIFIED.get(confidence)
             if value is None or source == "machine":
                 self.hint_rows.append(row)
@@ -126,12 +142,11 @@ class _Table:
                 self.values.append(value)
 
     def dataset(self, folder: Path, suffix: str, drop: bool) -> Dataset:
-        order = sorted(self.images, key=restore)
-        places, found = locate(folder, (f"{restore(image)}{suffix}" for image in order), self.files[0], drop)
-        order = [order[place] for place in places]
-        ids = [restore(image) for image in order]
-        codes = list(self.codes) if self.described is not None else sorted(self.codes, key=restore)
-        row, column = _ranks(self.images, order), _ranks(self.codes, codes)
+        ids = sorted(self.ids)
+        places, found = locate(folder, (f"{name}{suffix}" for name in ids), self.files[0], drop)
+        ids = [ids[place] for place in places]
+        codes = list(self.codes) if self.described is not None else sorted(self.codes)
+        row, column = _ranks(self.ids, ids), _ranks(self.codes, codes)
         labels = self._labels(row, column, codes, ids)
         hints = None
         if len(self.hint_rows):
@@ -171,10 +186,10 @@ class _Table:
 
     def _class_names(self, codes: list[str]) -> list[str]:
         if self.described is None:
-            return [restore(code) for code in codes]
+            return codes
         shared = Counter(self.described.values())
         named = ((code, self.described[code]) for code in codes)
-        return [name if shared[name] < 2 else f"{name} ({restore(code)})" for code, name in named]
+        return [name if shared[name] < 2 else f"{name} ({code})" for code, name in named]
 
     def _conflict(self, image: str, code: str) -> DataError:
         """Looks the lines up again: keeping the number of every line would take more memory than the labels."""
@@ -182,17 +197,18 @@ class _Table:
             f"{path}, line {line}"
             for path in self.files
             for line, i, source, c, confidence in _lines(path)
-            if restore(i) == image and c == code and source != "machine" and confidence in _VERIFIED
+            if restore(i) == image and restore(c) == code and source != "machine" and confidence in _VERIFIED
         ]
         return DataError(
             f"image {image[:200]!r}, class {code[:80]!r}: verified as present and as absent, "
             f"in {' and '.join(places[:4])}; keep one of them"
         )
 
-    def _number(self, path: Path, line: int, name: str, column: str, number: int) -> int:
-        if not name:
+    def _number(self, path: Path, line: int, cell: str, column: str, numbers: dict[str, int]) -> int:
+        """The number of a name, new or known."""
+        if not cell:
             raise DataError(f"{path}, line {line}: {column} is empty; fill it in, or take the line out")
-        return number
+        return numbers.setdefault(restore(cell), len(numbers))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
@@ -201,7 +217,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
     try:
         if not path.is_file():  # also keeps away from pipes and devices, on which reading may hang
             raise DataError(f"{path}: is not there, or not a plain file; check the path")
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_text(path, "utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             line = reader.line_num
@@ -230,16 +246,17 @@ def _descriptions(path: Path) -> dict[str, str]:
     try:
         if not path.is_file():
             raise DataError(f"{path}: is not there, or not a plain file; check the path of the class descriptions")
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_text(path, "utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             for cells in reader:
                 if not cells or (cells == ["LabelName", "DisplayName"] and not described):
                     continue
-                if len(cells) != 2 or not all(cells) or cells[0] in described:
+                code = restore(cells[0])
+                if len(cells) != 2 or not all(cells) or code in described:
                     raise DataError(
                         f"{path}, line {reader.line_num}: not a code that is new and a name; give LabelName,DisplayName"
                     )
-                described[cells[0]] = restore(cells[1])
+                described[code] = restore(cells[1])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         words = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: cannot be read: {words}; give the class descriptions as CSV in UTF-8") from None
@@ -268,4 +285,4 @@ def _places(path: Path, images: str | Path | None, split: str) -> tuple[Path, Pa
             f"{path}: there should be one *{split}-annotations-human-imagelabels.csv, but there are: {what}; "
             "name the file itself"
         )
-    return found[0], check_images(path / split if images is None else images, found[0])
+    return own_file(path, found[0]), check_images(path / split if images is None else images, found[0])

@@ -19,13 +19,14 @@ from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, check_classes
 from pluralis.data.whole_file import whole_file
-from pluralis.errors import DataError
+from pluralis.errors import DataError, shown
 from pluralis.labels import Labels
 
 Ints = npt.NDArray[np.int64]
 Batches = Iterator[tuple[Ints, Any]]  # the numbers of the rows, from 1, and the rows
 
 _CELLS = 1 << 20  # read or written at once
+_LONGEST = 4096  # bytes of a name, as for files
 _LONG = (["image", "label"], ["image", "label", "value"])
 _NOTE = b"pluralis.classes"
 _NULL = 2
@@ -49,6 +50,7 @@ def read(
         if "image" not in header or len(set(header)) < len(header):
             raise DataError(f"{path}: the columns are {_some(header)}; give 'image' and others, each once")
         long = sorted(header) in _LONG
+        _check_sizes(path, file.metadata)
         batches = _batches(file, len(header))
         if long:
             _fix_classes(table, file.schema_arrow.metadata or {})
@@ -128,8 +130,10 @@ def _add_long(table: Table, batches: Batches) -> None:
             line = int(lines[place])
             if without.setdefault(int(row[place]), line) != line:
                 first = without[int(row[place])]
-                raise table.error(line, f"image {images[image[place]]!r} without a label: row {first} says so too")
+                raise table.error(line, f"image {shown(images[image[place]])} without a label: row {first} says so too")
         table.extend(row[~blank], column[~blank], value[~blank], lines[~blank])
+        if len(table.entries[0]) > len(table.rows) * len(table.classes):
+            table.dataset()  # more labels than places: it tells which one is there twice, before more are read
 
 
 def _add_wide(table: Table, batches: Batches, names: list[str]) -> None:
@@ -145,7 +149,7 @@ def _add_wide(table: Table, batches: Batches, names: list[str]) -> None:
         for name, line in zip((images[place] for place in image), lines.tolist(), strict=True):
             row = table.row(name, line)
             if row < len(first):
-                raise table.error(line, f"image {name!r} is in row {first[row]} already; keep one of them")
+                raise table.error(line, f"image {shown(name)} is in row {first[row]} already; keep one of them")
             first.append(line)
         for name, column in zip(names, columns, strict=True):
             value = _signs(table, batch, name, lines)
@@ -157,13 +161,23 @@ def _texts(table: Table, batch: Any, name: str, lines: Ints) -> tuple[list[str],
     """The different texts of a column, and the number of each row's text [n]; -1 is null."""
     arrow, column = _arrow(), batch.column(name)
     if arrow.types.is_dictionary(column.type):
+        _check_lengths(table, column.dictionary, name)
         column = column.dictionary_decode()  # encoded again below: a dictionary may hold more than these rows
     if arrow.types.is_null(column.type):
         return [], np.full(len(lines), -1)
     if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
-        raise DataError(f"{table.path}: the column {name!r} holds {column.type}; give texts")
+        raise DataError(f"{table.path}: the column {shown(name)} holds {column.type}; give texts")
     column = column.dictionary_encode()
+    _check_lengths(table, column.dictionary, name)
     return column.dictionary.to_pylist(), column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _check_lengths(table: Table, texts: Any, name: str) -> None:
+    """Raise where a text is too long to be a name; before it is repeated, kept or shown."""
+    arrow = _arrow()
+    is_text = arrow.types.is_string(texts.type) or arrow.types.is_large_string(texts.type)
+    if is_text and (arrow.compute.max(arrow.compute.binary_length(texts)).as_py() or 0) > _LONGEST:
+        raise DataError(f"{table.path}: a name in the column {shown(name)} is over {_LONGEST:,} bytes; shorten it")
 
 
 def _numbers(texts: list[str], of: Ints, lines: Ints, number: Callable[[str, int], int]) -> Ints:
@@ -183,12 +197,12 @@ def _signs(table: Table, batch: Any, name: str, lines: Ints) -> npt.NDArray[np.i
     if arrow.types.is_null(kind):
         return np.full(len(lines), _NULL, np.int8)
     if not (arrow.types.is_boolean(kind) or arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
-        raise DataError(f"{table.path}: the column {name!r} holds {kind}; give numbers, 1 present and -1 absent")
+        raise DataError(f"{table.path}: the column {shown(name)} holds {kind}; give numbers, 1 present and -1 absent")
     null = column.is_null().to_numpy(zero_copy_only=False)
     value = column.fill_null(False if arrow.types.is_boolean(kind) else 0).to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(~np.isin(value, (-1, 0, 1)))
     if len(wrong):
-        hint = f"column {name!r}: the value {value[wrong[0]]} is no label; write 1 present, -1 absent or null"
+        hint = f"column {shown(name)}: the value {value[wrong[0]]} is no label; write 1 present, -1 absent or null"
         raise table.error(int(lines[wrong[0]]), hint)
     zero = np.flatnonzero((value == 0) & ~null)
     signs = np.where(null, _NULL, value).astype(np.int8)
@@ -211,6 +225,18 @@ def _fix_classes(table: Table, metadata: dict[bytes, bytes]) -> None:
         except DataError as error:
             raise DataError(f"{table.path}: its note of the classes: {str(error)[:200]}") from None
         table.classes, table.fixed = {name: number for number, name in enumerate(classes)}, True
+
+
+def _check_sizes(path: str | Path, metadata: Any) -> None:
+    """Raise where the file says that its rows are far larger than rows of names and numbers can be.
+
+    A few packed bytes can stand for a text of any length, and a group of rows is unpacked as a whole.
+    """
+    row = 2 * _LONGEST + 16 * metadata.num_columns  # bytes
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if group.total_byte_size > row * group.num_rows + (1 << 20):
+            words = f"{group.num_rows:,} of its rows take {group.total_byte_size:,} bytes"
+            raise DataError(f"{path}: {words}; it holds more than names and labels, or names that are too long")
 
 
 def _batches(file: Any, width: int) -> Batches:
@@ -239,6 +265,7 @@ def _opened(path: str | Path) -> Iterator[Any]:
 def _arrow() -> Any:
     try:
         import pyarrow
+        import pyarrow.compute
         import pyarrow.parquet
     except ImportError:
         raise DataError("the format parquet needs pyarrow; install it with: pip install 'pluralis[parquet]'") from None
@@ -246,4 +273,4 @@ def _arrow() -> Any:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "") if names else "none"
+    return ", ".join(repr(name[:80]) for name in names[:8]) + (", …" if len(names) > 8 else "") if names else "none"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import finder
-from pluralis.errors import DataError, nearest
+from pluralis.errors import DataError, nearest, shown
 from pluralis.labels import Labels
 
 _MOST = 2**31  # labels: ten gigabytes
@@ -61,9 +61,11 @@ class Table:
     def column(self, name: str, line: int) -> int:
         """The number of a class; a new one if they are not fixed."""
         if not self.fixed and name != name.strip():  # "a.jpg, cat" would quietly make a second class of cats
-            raise self.error(line, f"the name {name!r} begins or ends with white space; take it out")
+            raise self.error(
+                line, f"the name {shown(name)} begins or ends with white space; take it out, or state classes"
+            )
         if self.fixed and name not in self.classes:
-            raise self.error(line, f"there is no class {name!r}; {nearest(name, list(self.classes))}")
+            raise self.error(line, f"there is no class {shown(name)}; {nearest(name, list(self.classes))}")
         return self.classes.setdefault(name, len(self.classes))
 
     def zero(self, line: int) -> int:
@@ -100,7 +102,7 @@ class Table:
             pair = again[np.argmin(line[order[again + 1]])]  # the first in the file
             first, second = value[pair : pair + 2]
             what = "given twice" if first == second else f"given as {first} and as {second}"
-            where = f"image {ids[key[pair] // len(names)]!r}, class {names[key[pair] % len(names)]!r}"
+            where = f"image {shown(ids[key[pair] // len(names)])}, class {shown(names[key[pair] % len(names)])}"
             one, two = line[order[pair]], line[order[pair + 1]]
             raise self.error(two, f"{where}: {what}, see {self.unit} {one}; keep one of them")
         del order
@@ -147,7 +149,7 @@ def check_classes(classes: Sequence[str]) -> None:
     """Raise unless `classes` is a list of different names."""
     listed = isinstance(classes, list | tuple) and all(isinstance(name, str) and name for name in classes)
     if not listed or len(set(classes)) < len(classes):
-        raise DataError(f"classes={classes!r} is not possible; give a list of different names")
+        raise DataError(f"classes={shown(classes)} is not possible; give a list of different names")
 
 
 def _ranks(numbers: dict[str, int], names: list[str]) -> npt.NDArray[np.int64]:

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset, require_files
 from pluralis.data.formats.boxes import Box, covered
-from pluralis.data.formats.listing import check_unlisted, locate
+from pluralis.data.formats.listing import check_unlisted, locate, refuse_twice
 from pluralis.data.formats.table import check_classes
 from pluralis.data.formats.text_lines import lines
 from pluralis.data.formats.voc_xml import Annotation, box
-from pluralis.data.safe_io import Inside
+from pluralis.data.safe_io import Inside, own_file, shown
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -43,6 +43,7 @@ def read(
     tools write in this format, of the images in `ImageSets/Main/<split>.txt`, or of all with split="all". Then
     `unlisted` must be stated: a class without any object is "absent" if somebody looked for every class in every
     image, as for VOC itself, else "unknown". `classes` fixes the classes; otherwise they are those that occur, sorted.
+    The photo is the one called like the annotation or, where there is none, the one that it names.
     """
     if difficult not in ("unknown", "absent"):
         raise DataError(f"difficult={difficult!r} is not possible; choose 'unknown' or 'absent'")
@@ -53,7 +54,7 @@ def read(
     if unlisted is not None or classes is not None:
         raise DataError("the lists of VOC say what is absent, and name the classes; unlisted and classes go with xml")
     base = _year_folder(Path(root))
-    lists = _lists(base / "ImageSets" / "Main", split)
+    lists = _lists(base, split)
     names = sorted(lists)
     first = lists[names[0]]
     ids: list[str] = []
@@ -120,6 +121,7 @@ def _read_xml(root: Path, split: str, difficult: str, unlisted: str, classes: Se
     if not names:
         raise DataError(f"{base / 'Annotations'}: there is no object in the files; draw some, or give classes")
     require_files(images, base / "Annotations")
+    refuse_twice(images, [f"{name}.xml" for name in ids], base / "Annotations")
     number = {name: place for place, name in enumerate(names)}
     if unlisted == "absent":
         seen = [{**dict.fromkeys(names, -1), **row} for row in seen]
@@ -129,12 +131,16 @@ def _read_xml(root: Path, split: str, difficult: str, unlisted: str, classes: Se
 
 
 def _photo(photos: Inside, content: Annotation, name: str) -> Path:
-    """The file that an annotation names or, where it is not there, the one called like the annotation."""
+    """The file called like the annotation or, where it is not there, the one that the annotation names.
+
+    Not the other way round: whoever renames files often leaves the old name inside, and that may be another photo now.
+    """
     try:
         named = photos.find(content.filename) if content.filename else None
     except DataError as error:
         raise DataError(f"{content.path}: filename: {error}") from None
-    return named if named is not None and named.is_file() else photos.find(f"{name}.jpg")
+    own = [photos.find(name + ending) for ending in dict.fromkeys((".jpg", named.suffix if named else ".jpg"))]
+    return next((path for path in (*own, named) if path is not None and path.is_file()), own[0])
 
 
 def _ids(base: Path, split: str) -> Iterator[str]:
@@ -148,7 +154,7 @@ def _ids(base: Path, split: str) -> Iterator[str]:
     if not file.is_file():
         raise DataError(f"{file}: is not there; name the images in it, one a line, or take them all with split=all")
     first: dict[str, int] = {}
-    for number, name in lines(file):
+    for number, name in lines(own_file(base, file)):
         if first.setdefault(name, number) != number:
             raise DataError(f"{file}, line {number}: image {name[:80]!r} is in line {first[name]} too; keep one")
         yield name
@@ -167,40 +173,35 @@ def _year_folder(root: Path, holds: str = "ImageSets/Main") -> Path:
     raise DataError(f"{root}: there is no {holds} in it; give the folder VOC20xx of an unpacked VOCdevkit")
 
 
-def _lists(folder: Path, split: str) -> dict[str, Path]:
+def _lists(base: Path, split: str) -> dict[str, Path]:
     """Class -> its list for the split."""
+    folder = base / "ImageSets" / "Main"
     if not re.fullmatch(r"[A-Za-z0-9-]+", split):  # no underscore: it parts the class from the split
         raise DataError(f"split={split!r} is not possible; choose 'train', 'val' or 'trainval'")
     ending = f"_{split}.txt"
-    lists = {p.name.removesuffix(ending): p for p in folder.glob(f"?*{ending}")}
+    lists = {p.name.removesuffix(ending): own_file(base, p) for p in folder.glob(f"?*{ending}")}
     if not lists:
         known = sorted({p.stem.rpartition("_")[2] for p in folder.glob("?*_?*.txt")})
-        raise DataError(f"{folder}: no list of the split {split!r}; there are lists of: {', '.join(known) or 'none'}")
+        raise DataError(
+            f"{folder}: no list of the split {split!r}; there are lists of: {', '.join(known[:8]) or 'none'}"
+        )
     return lists
 
 
 def _parse(path: Path) -> dict[str, tuple[int, int]]:
     """Image id -> (1, -1 or 0, line number)."""
-    try:
-        if not path.is_file():  # pipes and devices, on which reading may hang
-            raise DataError(f"{path}: is not a plain file; unpack the lists again")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}; unpack the lists again") from None
-    lines: dict[str, tuple[int, int]] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    found: dict[str, tuple[int, int]] = {}
+    for number, line in lines(path):
         cells = line.split()
-        if not cells:
-            continue
         if len(cells) != 2 or cells[1] not in _VALUES:
-            raise DataError(f"{path}, line {number}: {line.strip()[:80]!r} is not an image id and 1, 0 or -1")
-        if cells[0] in lines:
-            where = f"listed in line {lines[cells[0]][1]} already"
-            raise DataError(f"{path}, line {number}: image {cells[0]!r} is {where}; keep one of them")
-        lines[cells[0]] = (_VALUES[cells[1]], number)
-    if not lines:
+            raise DataError(f"{path}, line {number}: {line[:80]!r} is not an image id and 1, 0 or -1")
+        if cells[0] in found:
+            where = f"listed in line {found[cells[0]][1]} already"
+            raise DataError(f"{path}, line {number}: image {shown(cells[0])} is {where}; keep one of them")
+        found[cells[0]] = (_VALUES[cells[1]], number)
+    if not found:
         raise DataError(f"{path}: the list is empty; unpack the lists again")
-    return lines
+    return found
 
 
 def _check_same(path: Path, lines: dict[str, tuple[int, int]], first: Path, ids: list[str]) -> None:
@@ -208,11 +209,11 @@ def _check_same(path: Path, lines: dict[str, tuple[int, int]], first: Path, ids:
     known = set(ids)
     for name, (_, number) in lines.items():
         if name not in known:
-            raise DataError(f"{path}, line {number}: image {name!r} is not in {first}; lists must agree")
+            raise DataError(f"{path}, line {number}: image {shown(name)} is not in {first}; lists must agree")
     lacking = sorted(known.difference(lines))
     if lacking:
         last = max(number for _, number in lines.values())
         raise DataError(
-            f"{path}, line {last}: the list ends without image {lacking[0]!r} ({len(lacking)} lacking), "
+            f"{path}, line {last}: the list ends without image {shown(lacking[0])} ({len(lacking)} lacking), "
             f"which {first} holds; lists must agree"
         )

@@ -41,7 +41,10 @@ class Annotation:
             name = (entry.findtext("name") or "").strip()
             if not name:
                 raise DataError(f"{where}: it has no name; unpack the annotations again")
-            yield Thing(name, (entry.findtext("difficult") or "").strip() == "1", where, entry)
+            difficult = (entry.findtext("difficult") or "").strip()
+            if difficult not in ("", "0", "1"):
+                raise DataError(f"{where}: difficult is {difficult[:80]!r}; write 1, or 0 for one that is not")
+            yield Thing(name, difficult == "1", where, entry)
 
 
 def box(thing: Thing) -> Box:

@@ -1,0 +1,84 @@
+"""The folders of runs: which can be gone on with, which are whole, and how they go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pluralis.bench.store import Result, Store
+from pluralis.checkpoint import Store as Checkpoints
+from pluralis.checkpoint import read_snapshot, write_file
+from pluralis.config import Recipe
+from pluralis.errors import CheckpointError, RecipeError
+
+_GONE = ".gone-"  # before a name: what is left of a folder that was being removed
+_CODE = ".code"  # the code that trains in the folder
+
+
+def begin(folder: Path, code: str) -> None:
+    """Say which code trains here, before it does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / _CODE, code.encode())
+
+
+def can_go_on(folder: Path, recipe: Recipe, code: str) -> bool:
+    """Whether the same code trained here, on the same device and from the same weights, and all of it can be read."""
+    same = ("device", "precision", "compile", "autotune", "deterministic", "record")
+    try:
+        begun = Recipe.load(folder / "recipe.toml")
+        json.loads((folder / "data.json").read_bytes())
+        if (folder / _CODE).read_bytes() != code.encode() or begun.model.weights != recipe.model.weights:
+            return False
+        if (folder / "model.json").exists():
+            read_snapshot(folder / "model")
+        else:
+            Checkpoints(folder / "checkpoints", warn=lambda line: None).load()
+    except (OSError, ValueError, RecipeError, CheckpointError):
+        return False
+    return all(getattr(begun.run, key) == getattr(recipe.run, key) for key in same)
+
+
+def is_whole(result: Result, keep: bool) -> bool:
+    """Whether nothing is left to do for a result: where the folder is kept, its model must be readable."""
+    if result.failure or not keep:
+        return True
+    if result.folder is None:
+        return False
+    try:
+        read_snapshot(result.folder / "model")
+    except CheckpointError:
+        return False
+    return True
+
+
+def remove(folder: Path) -> None:
+    """Under another name first: a kill in the middle leaves nothing that looks like a run."""
+    gone = folder.with_name(_GONE + folder.name)
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def finish(folder: Path, keep: bool) -> None:
+    """After the result is stored."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True) if keep else remove(folder)
+
+
+def tidy(store: Store, finished: Iterable[str], keep: bool) -> None:
+    """Make up for processes that were killed before they had removed what nobody needs.
+
+    A folder with a result and without checkpoints is not one of them: a bench with `keep` wants it.
+    """
+    done = set(finished)
+    for folder in sorted((store.out / "runs").iterdir()):
+        key = folder.name.removeprefix(_GONE)
+        if key != folder.name or (key in done and (folder / "checkpoints").exists()):
+            with store.lock(key) as mine:
+                if mine and key != folder.name:
+                    shutil.rmtree(folder, ignore_errors=True)
+                elif mine:
+                    finish(folder, keep)

@@ -1,0 +1,70 @@
+"""What stands in the cells of a table: a mean with its spread, or a difference with what is known of its doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pluralis.bench.statistics import Difference, Summary, holm
+from pluralis.bench.table_model import DIGITS, Cell
+
+PARTS = ("difference", "low", "high", "p", "pairs")
+
+
+def figure_cell(summary: Summary | None, asked: int = 0, digits: int = DIGITS) -> Cell:
+    """Mean ± standard deviation, and of how many runs, where more were asked for."""
+    if summary is None:
+        return Cell()
+    few = summary.count < asked
+    spread = "" if summary.deviation is None else f" ± {summary.deviation:.{digits}f}"
+    note = f" ({summary.count} of {asked})" if few else ""
+    numbers = (summary.mean, summary.deviation, summary.count)
+    return Cell(f"{summary.mean:.{digits}f}{spread}{note}".replace("-", "−"), numbers=numbers, whole=not few)
+
+
+def difference_cells(found: list[Difference | None]) -> list[Cell]:
+    """Those of one column, whose p values are corrected together."""
+    corrected = iter(holm([one.p for one in found if one is not None and one.p is not None]))
+    return [_difference(one, corrected) for one in found]
+
+
+def difference_notes(found: dict[str, list[Difference | None]]) -> list[str]:
+    """What must be said of differences, which are given by the title of their column."""
+    notes = []
+    known = [one for column in found.values() for one in column if one is not None]
+    tests = {title: sum(one is not None and one.p is not None for one in column) for title, column in found.items()}
+    if any(tests.values()):
+        notes.append("In brackets: its 95 % confidence interval (Student's t), not corrected for several comparisons.")
+        if len(set(tests.values())) == 1:
+            number = next(iter(tests.values()))
+            said = "1 comparison" if number == 1 else f"{number} comparisons"
+            said += " in each column" if len(tests) > 1 else ""
+        else:
+            said = "the comparisons of each column: " + ", ".join(f"{title} {n}" for title, n in tests.items())
+        notes.append(f"p: paired t-test, corrected by Holm's method for {said}.")
+        tested = {one.draws for one in known if one.p is not None}
+        if max(tested) >= 3:
+            notes.append("With three draws of the labels or more, the means of the draws are compared.")
+        if min(tested) < 3:
+            notes.append("Over fewer than three draws of the labels: intervals and p hold for these draws alone.")
+    if any(one.p is None and one.count > 1 for one in known):
+        notes.append("No spread: all pairs differ by the same.")
+    return notes
+
+
+def _difference(one: Difference | None, corrected: Iterator[float]) -> Cell:
+    if one is None:
+        return Cell()
+    if one.low is None or one.high is None or one.p is None:
+        why = "1 pair" if one.count == 1 else "no spread"
+        return Cell(f"{_signed(one.mean)} ({why})", numbers=(one.mean, None, None, None, one.count))
+    p = next(corrected)
+    text = f"{_signed(one.mean)} [{_signed(one.low)}, {_signed(one.high)}], {_chance(p)}"
+    return Cell(text, numbers=(one.mean, one.low, one.high, p, one.count))
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.{DIGITS}f}".replace("-", "−")
+
+
+def _chance(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -1,0 +1,156 @@
+"""What was damaged, half removed or made by other code is made anew, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pluralis.bench.output import write_output
+from pluralis.bench.perform import Job
+from pluralis.bench.store import Store
+from pluralis.bench.worker import Answer, carry_out
+from pluralis.demo import DemoSize
+from tests.bench.benches import TWO, command, copy, make_queue, run_bench, texts, write_spec
+
+
+def test_a_damaged_result_is_made_anew_and_is_the_same(done: tuple[Path, Path], tmp_path: Path) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    file = sorted((out / "results").iterdir())[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"mAP": ', b'"mAP": 9', 1))
+    said: list[str] = []
+    queue = run_bench(spec, out, say=said.append)
+    assert queue.made == 1
+    assert any(f"{file} is damaged" in line for line in said)
+    assert json.loads(file.read_bytes())["body"]["test"] == json.loads(whole)["body"]["test"]
+    assert texts(out) == texts(done[1])
+
+
+def test_a_kept_folder_that_is_gone_is_made_anew(done: tuple[Path, Path], tmp_path: Path) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    shutil.rmtree(next((out / "runs").iterdir()))
+    assert run_bench(spec, out).made == 1
+    assert texts(out) == texts(done[1])
+
+
+@pytest.mark.parametrize("part", ["model.safetensors", "model.json", "recipe.toml", "data.json", ".code"])
+@pytest.mark.parametrize("result", [True, False])
+def test_a_damaged_folder_is_made_anew(done: tuple[Path, Path], tmp_path: Path, part: str, result: bool) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    key = make_queue(spec, out).runs()[0].key
+    file = out / "runs" / key / part
+    file.write_bytes(bytes(len(file.read_bytes())))
+    if not result:
+        (out / "results" / f"{key}.json").unlink()
+    queue = run_bench(spec, out)
+    assert queue.failures == {}
+    assert queue.made == (not result or "model" in part)
+    assert texts(out) == texts(done[1])
+
+
+def test_what_is_left_of_a_folder_is_no_run(done: tuple[Path, Path], tmp_path: Path) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    for number, run in enumerate(make_queue(spec, out).runs()):
+        (out / "runs" / run.key / ("recipe.toml" if number else "model.json")).unlink()
+    assert run_bench(spec, out).failures == {}
+    assert texts(out) == texts(done[1])
+
+
+def test_what_a_killed_process_had_no_time_to_remove_goes(
+    done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec(tmp_path, TWO.replace("keep = true\n", ""))
+    out = copy(done, tmp_path / "out")[1]
+    first, second, third = (out / "runs" / run.key for run in make_queue(spec, out).runs())
+    for folder in (first, second):
+        (folder / "checkpoints").mkdir()
+    (out / "runs" / f".gone-{'0' * 16}").mkdir()
+    with Store(out).lock(first.name):  # somebody is at work there
+        assert command("bench", spec, "--out", out, "--limit", "0").exit_code == 0
+    assert sorted((out / "runs").iterdir()) == sorted([first, third])  # the third is kept, by another spec
+    assert command("bench", spec, "--out", out, "--limit", "0").exit_code == 0
+    assert list((out / "runs").iterdir()) == [third]
+
+
+def test_damaged_weights_of_digits_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pluralis.demo.DemoSize", lambda: DemoSize(digits=40, digit_epochs=1))
+    text = 'seeds = 1\nsettings = {model.weights = "digits", train.epochs = 1}\n[[rows]]\nname = "an"\nmethod = "an"\n'
+    spec, out = write_spec(tmp_path, text), tmp_path / "out"
+    first = run_bench(spec, out, output=False)
+    weights = (out / "digits.safetensors").read_bytes()
+    (out / "digits.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    next((out / "results").iterdir()).unlink()
+    again = run_bench(spec, out, output=False)
+    assert (again.failures, again.made) == ({}, 1)
+    assert (out / "digits.safetensors").read_bytes() == weights
+    assert [r.test for r in again.finished.values()] == [r.test for r in first.finished.values()]
+
+
+def test_a_result_that_another_bench_forgets_is_in_the_table_still(done: tuple[Path, Path], tmp_path: Path) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    queue = make_queue(spec, out)
+    queue.store.forget(queue.runs()[0].key)
+    write_output(queue)
+    assert texts(out) == texts(done[1])
+
+
+def test_a_damaged_result_that_somebody_makes_anew_is_left_alone(done: tuple[Path, Path], tmp_path: Path) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    key = make_queue(spec, out).runs()[0].key
+    file = out / "results" / f"{key}.json"
+    file.write_bytes(b"")
+    with Store(out).lock(key):
+        assert key not in make_queue(spec, out).finished
+        assert file.exists()
+    make_queue(spec, out)
+    assert not file.exists()
+
+
+def test_results_of_other_code_are_said_and_made_anew_when_asked(
+    done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, out = copy(done, tmp_path / "out")
+    models = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/model.safetensors")}
+    monkeypatch.setattr("pluralis.bench.identity.code_hash", lambda: "other")
+    found = command("bench", spec, "--out", out, "--limit", "0")
+    assert "3 of the results were made by other code of the same version; --redo makes them anew" in found.output
+    queue = make_queue(spec, out)
+    with queue.store.lock(queue.runs()[0].key):  # another bench is about to make it
+        found = command("bench", spec, "--out", out, "--limit", "0", "--redo")
+    assert "0 done, 0 running, 0 failed, 3 left" in found.output
+    assert len(list((out / "results").iterdir())) == len(list((out / "runs").iterdir())) == 1
+    assert "1 of the results was made by" in command("bench", spec, "--out", out, "--limit", "0").output
+    run_bench(spec, out)
+    assert {found.code_hash for found in make_queue(spec, out).finished.values()} > {"other"}
+    remade = {path for path, when in models.items() if path.stat().st_mtime_ns != when}
+    assert len(remade) == 2
+    assert texts(out) == texts(done[1])
+
+
+def test_a_run_that_other_code_began_starts_again(
+    done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue(done[0], tmp_path / "out", "train.epochs=200")
+    job, told = Job(tmp_path / "out", queue.runs()[0], False).to_dict(), list[Answer]()
+    for code, first in (("a", 1), ("a", 2), ("b", 1)):
+        monkeypatch.setattr("pluralis.bench.identity.code_hash", lambda code=code: code)
+        told.clear()
+        assert carry_out(job, lambda: bool(told), told.append) == {"outcome": "stopped"}
+        assert told[0]["epoch"] == first
+
+
+def test_a_run_that_was_begun_for_another_device_starts_again(done: tuple[Path, Path], tmp_path: Path) -> None:
+    queue = make_queue(done[0], tmp_path / "out", "train.epochs=200")
+    run, told = queue.runs()[0], list[Answer]()
+    answer = carry_out(Job(tmp_path / "out", run, False).to_dict(), lambda: bool(told), told.append)
+    assert answer == {"outcome": "stopped"}
+    assert list(queue.store.folder(run.key).glob("checkpoints/*.json"))
+    other = make_queue(done[0], tmp_path / "out", "train.epochs=200", "run.record=false").runs()[0]
+    assert other.key == run.key
+    told.clear()
+    answer = carry_out(Job(tmp_path / "out", other, False).to_dict(), lambda: bool(told), told.append)
+    assert answer == {"outcome": "stopped"}  # not refused as a run of another recipe
+    assert told[0]["epoch"] == 1
