@@ -11,8 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from pluralis.bench_cli import bench, bench_run
+from pluralis.cli_options import (
+    Device,
+    Format,
+    Images,
+    LabelFile,
+    Out,
+    Settings,
+    Unlisted,
+    ViewsOption,
+    named_data,
+    views_line,
+)
 from pluralis.data_cli import data_app
 from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
+from pluralis.missing_cli import count, relabel
 from pluralis.recommend_cli import recommend
 
 app = typer.Typer(
@@ -21,24 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learn all the labels of an image from the few that somebody wrote down.",
 )
-
-Out = Annotated[Path, typer.Option(help="Folder of the run; the same command goes on where it stopped.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value over the recipe; may be given again.")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Images = Annotated[str, typer.Option(help="Folder of the images (csv, npy), or of the data set (voc, coco).")]
-LabelFile = Annotated[str, typer.Option(help="Label file (csv, coco), or folder of the arrays (npy).")]
-ViewsOption = Annotated[
-    str,
-    typer.Option(
-        "--views",
-        help="fast (one look at an image), standard (two sizes and their mirror images) or thorough (and nine crops).",
-    ),
-]
-Format = Annotated[str, typer.Option(help="csv by default; `pluralis data formats` lists them.")]
-Unlisted = Annotated[str, typer.Option(help="What a label that is not listed means: unknown or absent.")]
-Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 
 
 @app.command()
@@ -70,7 +65,7 @@ def train(
     """Train on your own images, or go on with a run that was interrupted."""
     from pluralis.config import AUTO, Recipe
 
-    given: dict[str, Any] = _named_data(images, labels, format, unlisted)
+    given: dict[str, Any] = named_data(images, labels, format, unlisted)
     if method:
         given["method.name"] = method
     if frozen:
@@ -123,7 +118,7 @@ def evaluate(
 
     looks = get_views(views)
     trained = load_run(run, device)
-    given = _named_data(images, labels, format, unlisted)
+    given = named_data(images, labels, format, unlisted)
     for setting in set or []:
         if not setting.startswith("data.") or setting.startswith(("data.size", "data.store_size")):
             raise RecipeError(f"--set {setting}: evaluate takes settings of the data only; the rest is the run's own")
@@ -143,7 +138,7 @@ def evaluate(
             " if whatever is not listed is absent, add --unlisted absent"
         )
     if not as_json:
-        say(_views_line(trained, views))
+        say(views_line(trained, views))
     with prediction_bar() as progress:
         figures = trained.evaluate(source, threshold, progress, variant, views)
     if as_json:
@@ -176,92 +171,12 @@ def predict(
     trained = load_run(run, device)
     check_choice(len(trained.classes), threshold, top_k, out)
     files, names = find_images(images)
-    say(_views_line(trained, views))
+    say(views_line(trained, views))
     with prediction_bar() as progress:
         found = trained.probabilities(ImageFiles(files), progress, views)
     rows = chosen_labels(found, trained.classes, threshold, top_k)
     write_predictions(out, names, rows)
     say(f"{sum(map(len, rows))} labels for {len(names)} images: {out} (weights chosen by {trained.rule})")
-
-
-@app.command()
-def relabel(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option(help="CSV file to write: image,label,probability, the most likely first.")],
-    images: Images = "",
-    labels: LabelFile = "",
-    format: Format = "",
-    min_probability: Annotated[float, typer.Option(min=0, max=1, help="Least chance of a label.")] = 0.5,
-    layout: Annotated[str, typer.Option(help="long, or wide: an image a line and a class a column.")] = "long",
-    force: Force = False,
-    views: ViewsOption = "fast",
-    device: Device = "auto",
-    set: Settings = None,
-) -> None:
-    """Labels that are probably missing, each with its chance given what was written (by default in the run's data)."""
-    from pluralis import missing_labels as missing
-    from pluralis.console import prediction_bar, say
-    from pluralis.params import choice
-    from pluralis.run import load_run
-    from pluralis.views import get_views
-
-    get_views(views)  # what is wrong shows before any work
-    choice("relabel", "--layout", layout, missing.LAYOUTS)
-    missing.check_file(out, force)
-    trained = load_run(run, device)
-    named = _named_data(images, labels, format)
-    sources = [missing.named_rows(trained, named, set or [])] if named or set else missing.own_rows(trained, run)
-    say(_views_line(trained, views))
-    with prediction_bar() as progress:
-        part = missing.together([missing.look(trained, source, views, progress) for source in sources if source])
-    found, how = missing.chances(trained, part, views)
-    count = missing.write_missing(out, part.labels, found, min_probability, layout)
-    unknown = int(part.labels.summary().unknown.sum())
-    say(f"{count:,} of {unknown:,} unknown labels have a chance of at least {min_probability:g} {how}: {out}")
-
-
-@app.command()
-def count(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path | None, typer.Option(help="Write the table to this CSV file too.")] = None,
-    images: Images = "",
-    labels: LabelFile = "",
-    format: Format = "",
-    unlabelled: Annotated[str, typer.Option(help="Images without a label: skip (nobody looked) or absent.")] = "",
-    draws: Annotated[int, typer.Option(min=2, help="Of the calibration and of chance, for the intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
-    force: Force = False,
-    views: ViewsOption = "fast",
-    device: Device = "auto",
-    set: Settings = None,
-) -> None:
-    """How many labels there are and how many are missing, by class, with 95 % intervals; no clean label is needed."""
-    from pluralis import missing_labels as missing
-    from pluralis.console import console, counts_table, prediction_bar, say
-    from pluralis.run import load_run
-    from pluralis.views import get_views
-
-    get_views(views)
-    if out is not None:
-        missing.check_file(out, force)
-    trained = load_run(run, device)
-    named = _named_data(images, labels, format)
-    given = missing.named_rows(trained, named, set or []) if named or set else None
-    learned, kept = missing.own_rows(trained, run)
-    say(f"views {views}: {get_views(views).cost()}")
-    with prediction_bar() as progress:
-        held = missing.look(trained, kept, views, progress) if kept else None
-        part = missing.look(trained, given or learned, views, progress)
-    if held is not None and given is None:
-        part = missing.together([part, held])
-    options = {"unlabelled": unlabelled} if unlabelled else {}
-    counts = missing.count_missing(trained, part, held, draws=draws, seed=seed, **options)
-    console.print(counts_table(counts))
-    for line in counts.caveats():
-        say(f"note: {line}")
-    if out is not None:
-        missing.write_counts(out, counts)
-        say(f"table: {out}")
 
 
 @app.command()
@@ -323,24 +238,12 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     console.print(table)
 
 
+app.command()(relabel)
+app.command()(count)
 app.add_typer(data_app, name="data")
 app.command()(bench)
 app.command("bench-run")(bench_run)
 app.command()(recommend)
-
-
-def _named_data(images: str, labels: str, format: str, unlisted: str = "") -> dict[str, str]:
-    named = {"data.images": images, "data.labels": labels, "data.format": format, "data.options.unlisted": unlisted}
-    return {key: value for key, value in named.items() if value}
-
-
-def _views_line(trained: Any, views: str) -> str:
-    """What the views cost, and whether probabilities were calibrated with them."""
-    from pluralis.views import get_views
-
-    known = views == "fast" or views in trained.calibrations or not trained.rule.startswith("observed")
-    note = "" if known else "; calibrated with one view only, so probabilities may be off"
-    return f"views {views}: {get_views(views).cost()}{note}"
 
 
 def _bias(plan: Any) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pluralis.cli_options import Force, Format, Images, LabelFile, Unlisted
 from pluralis.errors import DataError, RecipeError
 
 if TYPE_CHECKING:  # imported inside commands: `pluralis --help` answers at once
@@ -16,24 +17,19 @@ if TYPE_CHECKING:  # imported inside commands: `pluralis --help` answers at once
 data_app = typer.Typer(no_args_is_help=True, help="Look at labelled images, convert, hide labels, split, check.")
 
 RecipeFile = Annotated[Path | None, typer.Option("--recipe", help="TOML file whose [data] part names the data.")]
-Images = Annotated[str, typer.Option(help="Folder of the images, or of the data set.")]
-LabelFile = Annotated[str, typer.Option(help="Label file, or the folder of the label files.")]
-FormatName = Annotated[str, typer.Option(help="csv by default; `pluralis data formats` lists them.")]
-Unlisted = Annotated[str, typer.Option(help="What a label that is not listed means: unknown or absent.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="data.key=value; may be given again.")]
 Out = Annotated[Path, typer.Option(help="File or folder to write.")]
 To = Annotated[str, typer.Option(help="Format to write.")]
 Extra = Annotated[list[str] | None, typer.Option("--option", help="key=value for the writer; may be given again.")]
 _ENDINGS = {"csv": ".csv", "openimages": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "cvat": ".xml"}
 _ENDINGS |= dict.fromkeys(("coco", "lvis", "labelstudio", "fiftyone"), ".json")
-Force = Annotated[bool, typer.Option("--force", help="Write over what is there.")]
 
 
 @data_app.command("inspect")
 def inspect_command(
     images: Images = "",
     labels: LabelFile = "",
-    format: FormatName = "",
+    format: Format = "",
     unlisted: Unlisted = "",
     recipe: RecipeFile = None,
     set: Settings = None,
@@ -73,7 +69,7 @@ def inspect_command(
 def check(
     images: Images = "",
     labels: LabelFile = "",
-    format: FormatName = "",
+    format: Format = "",
     unlisted: Unlisted = "",
     recipe: RecipeFile = None,
     set: Settings = None,
@@ -104,7 +100,7 @@ def convert(
     out: Out,
     images: Images = "",
     labels: LabelFile = "",
-    format: FormatName = "",
+    format: Format = "",
     unlisted: Unlisted = "",
     recipe: RecipeFile = None,
     set: Settings = None,
@@ -134,7 +130,7 @@ def simulate(
     protocol: Annotated[str, typer.Option(help="As data.protocol in a recipe, such as single-positive.")],
     images: Images = "",
     labels: LabelFile = "",
-    format: FormatName = "",
+    format: Format = "",
     unlisted: Unlisted = "",
     recipe: RecipeFile = None,
     set: Settings = None,
@@ -169,7 +165,7 @@ def split(
     out: Annotated[Path, typer.Option(help="Folder for the label files of the two parts.")],
     images: Images = "",
     labels: LabelFile = "",
-    format: FormatName = "",
+    format: Format = "",
     unlisted: Unlisted = "",
     recipe: RecipeFile = None,
     set: Settings = None,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from pluralis.cli_options import Format, LabelFile, Settings, Unlisted, named_data
 
 Data = Annotated[
     str, typer.Argument(help="Folder of the images or of the data set; or a recipe (.toml) that names it.")
@@ -15,21 +17,17 @@ Data = Annotated[
 def recommend(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder of what is tried; the same command goes on where it stopped.")],
-    labels: Annotated[str, typer.Option(help="Label file, or the folder of the label files.")] = "",
-    format: Annotated[str, typer.Option(help="csv by default; `pluralis data formats` lists them.")] = "",
-    unlisted: Annotated[str, typer.Option(help="What a label that is not listed means: unknown or absent.")] = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    unlisted: Unlisted = "",
     minutes: Annotated[float, typer.Option(min=0, help="Time for all that is trained.")] = 30.0,
-    set: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value over the recipe; may be given again.")
-    ] = None,
+    set: Settings = None,
 ) -> None:
     """Train a handful of methods on your own partial labels and say which to use, and how sure that is."""
     from pluralis.config import Recipe
 
     recipe = Path(data) if data.endswith(".toml") else None
-    named = {"data.images": "" if recipe else data, "data.labels": labels, "data.format": format}
-    given: dict[str, Any] = {key: value for key, value in named.items() if value}
-    plan = Recipe.load(recipe, set or [], {**given, **({"data.options.unlisted": unlisted} if unlisted else {})})
+    plan = Recipe.load(recipe, set or [], named_data("" if recipe else data, labels, format, unlisted))
 
     from pluralis import recommend_page
     from pluralis.console import say, training_hooks

@@ -18,6 +18,7 @@ import numpy as np
 from pluralis.checkpoint import write_file
 from pluralis.data.inspection import Inspection, together
 from pluralis.data.inspection_tables import hint_line
+from pluralis.html_page import document
 from pluralis.labels import Labels
 
 if TYPE_CHECKING:  # slow to import
@@ -33,13 +34,8 @@ def write_page(path: Path, title: str, names: Iterable[str], labels: Labels, fou
     sections = [_overview(labels, found), _classes(found), _rows(found), _pairs(labels, found)]
     if found.files is not None:
         sections.append(_files(list(names), found))
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        'style-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main><h1>{escape(title)}</h1>"
-        f"{''.join(f'<section>{section}</section>' for section in sections)}</main></body></html>"
-    )
+    body = f"<h1>{escape(title)}</h1>{''.join(f'<section>{section}</section>' for section in sections)}"
+    page = document(title, body, _STYLE)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, page.encode(errors="replace"))
 
@@ -180,13 +176,8 @@ def _chart(draw: Any, says: str, size: tuple[float, float] = (9, 3.2)) -> str:
 
 
 _STYLE = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{margin:0;background:#f5f6f8;color:#1d2530;font:16px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
-main{max-width:1040px;margin:0 auto;padding:2rem 1rem}
-h1{font-size:1.8rem;margin:0 0 1rem;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:0 0 .8rem}h3{font-size:1rem}
-section{background:#fff;border:1px solid #e1e5ea;border-radius:10px;padding:1.2rem;margin:0 0 1.2rem}
-.small{font-size:.85rem;color:#566}.chart{display:block;max-width:100%;height:auto}
-.wide{overflow:auto;max-height:32rem}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .7rem;text-align:right;border-bottom:1px solid #e8ebef;overflow-wrap:anywhere}
+h3{font-size:1rem}.chart{display:block;max-width:100%;height:auto}
+.wide{overflow:auto;max-height:32rem}table{width:auto}
+th,td{padding:.35rem .7rem;white-space:normal;overflow-wrap:anywhere}
 th{font-size:.85rem;color:#566}th:first-child,td:first-child{text-align:left}
 """

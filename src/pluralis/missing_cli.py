@@ -1,0 +1,88 @@
+"""`pluralis relabel` and `pluralis count`: which labels are missing, and how many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pluralis.cli_options import Device, Force, Format, Images, LabelFile, Settings, ViewsOption, named_data, views_line
+
+
+def relabel(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option(help="CSV file to write: image,label,probability, the most likely first.")],
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    min_probability: Annotated[float, typer.Option(min=0, max=1, help="Least chance of a label.")] = 0.5,
+    layout: Annotated[str, typer.Option(help="long, or wide: an image a line and a class a column.")] = "long",
+    force: Force = False,
+    views: ViewsOption = "fast",
+    device: Device = "auto",
+    set: Settings = None,
+) -> None:
+    """Labels that are probably missing, each with its chance given what was written (by default in the run's data)."""
+    from pluralis import missing_labels as missing
+    from pluralis.console import prediction_bar, say
+    from pluralis.params import choice
+    from pluralis.run import load_run
+    from pluralis.views import get_views
+
+    get_views(views)  # what is wrong shows before any work
+    choice("relabel", "--layout", layout, missing.LAYOUTS)
+    missing.check_file(out, force)
+    trained = load_run(run, device)
+    named = named_data(images, labels, format)
+    sources = [missing.named_rows(trained, named, set or [])] if named or set else missing.own_rows(trained, run)
+    say(views_line(trained, views))
+    with prediction_bar() as progress:
+        part = missing.together([missing.look(trained, source, views, progress) for source in sources if source])
+    found, how = missing.chances(trained, part, views)
+    count = missing.write_missing(out, part.labels, found, min_probability, layout)
+    unknown = int(part.labels.summary().unknown.sum())
+    say(f"{count:,} of {unknown:,} unknown labels have a chance of at least {min_probability:g} {how}: {out}")
+
+
+def count(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path | None, typer.Option(help="Write the table to this CSV file too.")] = None,
+    images: Images = "",
+    labels: LabelFile = "",
+    format: Format = "",
+    unlabelled: Annotated[str, typer.Option(help="Images without a label: skip (nobody looked) or absent.")] = "",
+    draws: Annotated[int, typer.Option(min=2, help="Of the calibration and of chance, for the intervals.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    force: Force = False,
+    views: ViewsOption = "fast",
+    device: Device = "auto",
+    set: Settings = None,
+) -> None:
+    """How many labels there are and how many are missing, by class, with 95 % intervals; no clean label is needed."""
+    from pluralis import missing_labels as missing
+    from pluralis.console import console, counts_table, prediction_bar, say
+    from pluralis.run import load_run
+    from pluralis.views import get_views
+
+    get_views(views)
+    if out is not None:
+        missing.check_file(out, force)
+    trained = load_run(run, device)
+    named = named_data(images, labels, format)
+    given = missing.named_rows(trained, named, set or []) if named or set else None
+    learned, kept = missing.own_rows(trained, run)
+    say(f"views {views}: {get_views(views).cost()}")
+    with prediction_bar() as progress:
+        held = missing.look(trained, kept, views, progress) if kept else None
+        part = missing.look(trained, given or learned, views, progress)
+    if held is not None and given is None:
+        part = missing.together([part, held])
+    options = {"unlabelled": unlabelled} if unlabelled else {}
+    counts = missing.count_missing(trained, part, held, draws=draws, seed=seed, **options)
+    console.print(counts_table(counts))
+    for line in counts.caveats():
+        say(f"note: {line}")
+    if out is not None:
+        missing.write_counts(out, counts)
+        say(f"table: {out}")
