@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.losses.contrast import label_contrast, unit
+from pluralis.losses.contrast import label_contrast
 
 ACTIVE, DIM, CLASSES = 64, 128, 80
 BARS = {"cpu": 10.0, "cuda": 1.0}  # milliseconds at the largest queue
@@ -34,7 +34,7 @@ def main(device: str = "cpu", json_file: str | None = None, repetitions: int = 3
         kinds = torch.randint(CLASSES, (size,), device=device)
         for variant in ("paper", "released"):
             calls[variant, size] = lambda q=queue, k=kinds, v=variant: label_contrast(  # type: ignore[misc]
-                unit(z), classes, q, k, variant=v
+                z, classes, q, k, variant=v
             )
     past = F.normalize(torch.randn(2 * PAIRS - ACTIVE, DIM, device=device), dim=1)
     every = torch.cat([classes, torch.randint(CLASSES, (len(past),), device=device)])

@@ -14,7 +14,8 @@ Groups of runs, in this order:
     mean         all of them with mean pooling
     shares       75, 50 or 25 % of the positives left, and no negatives
     picks        annotators who do not pick at random
-    ideas        options of our default and of its head, one seed, and all labels with the same head
+    ideas        options of our default and of its head, mostly one seed, and all labels with the same head
+    sharp        pictures stored at 320 px, from which what is seen at 256 px is cut
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -118,7 +119,7 @@ PUBLISHED = {  # file of the recipe, rates (the paper's among them), and what is
     "cls": (
         "recipes/cls/voc07.toml",
         (4e-5, 1.2e-4, 4e-4),
-        ("data.size=224", "data.store_size=256", "train.epochs=10", "method.params.ramp=1"),
+        ("data.size=224", "data.store_size=256", "train.epochs=20", "method.params.ramp=2"),
     ),
     "lac": ("recipes/lac/voc12.toml", (1e-5, 3e-5, 1e-4), ("train.epochs=5", "train.warmup=1")),
     "pu-mlc": (
@@ -238,10 +239,11 @@ def pick_rows() -> Iterator[Row]:
 
 
 HEAD_IDEAS = {  # what is tried -> settings over those of LSE; all labels are to be compared with the same head
-    "r learned": ("model.head_params.r=learn",),
     "drop places": ("model.head_params.drop=place",),
     "no dropout": ("model.dropout=0",),
     "csra": ("model.head=csra",),
+    "csra, drop places": ("model.head=csra", "model.head_params.drop=place"),
+    "r learned": ("model.head_params.r=learn",),
 }
 RELABEL_IDEAS = {
     "5 folds": ("method.params.folds=5",),
@@ -249,15 +251,32 @@ RELABEL_IDEAS = {
     "refresh 0.1": ("method.params.refresh=0.1",),
     "pair": ("method.params.pair=true",),
     **HEAD_IDEAS,
+    "csra, strong student": ("model.head=csra", "method.params.student=strong"),
+    "pair, strong student": ("method.params.pair=true", "method.params.student=strong"),
     "r 0.25": ("model.head_params.r=0.25",),
     "r 1": ("model.head_params.r=1",),
 }
+PROMISING = ("relabel, strong student",)  # with three seeds
 
 
 def idea_rows() -> Iterator[Row]:
     for name, ideas in (("relabel", RELABEL_IDEAS), ("all labels", HEAD_IDEAS)):
         for idea, settings in ideas.items():
-            yield Row("ideas", f"{name}, {idea}", _method(name), (*SYSTEMS[name], *LSE, *settings), 1, views=True)
+            row, settings = f"{name}, {idea}", (*SYSTEMS[name], *LSE, *settings)
+            yield Row("ideas", row, _method(name), settings, 3 if row in PROMISING else 1, views=True)
+
+
+SHARP = ("data.store_size=320",)  # crops and larger views are cut from squares of 320 px, not stretched from 256
+
+
+def sharp_rows() -> Iterator[Row]:
+    for name in ("relabel", "all labels", "selection", "an", "gr"):
+        yield Row("sharp", f"{name}, lse", _method(name), (*SYSTEMS[name], *LSE, *SHARP), views=True)
+    csra = ("model.head=csra", *SHARP)
+    for name in ("relabel", "all labels", "selection"):
+        yield Row("sharp", f"{name}, csra", _method(name), (*SYSTEMS[name], *csra), views=True)
+    yield Row("sharp", "relabel, csra, strong student", "relabel", (*csra, "method.params.student=strong"), views=True)
+    yield Row("sharp", "gr, lse, head from zero", "gr", (*LSE, *SHARP, "method.start_bias=zero"), 1, views=True)
 
 
 class Bench:
@@ -286,9 +305,10 @@ class Bench:
             "shares": share_rows,
             "picks": pick_rows,
             "ideas": idea_rows,
+            "sharp": sharp_rows,
         }
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
-        return [row for row in every.values() if not self.only or row.method in self.only]
+        return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]
 
     def runs(self, row: Row) -> dict[int, dict[str, Any]]:
         """By seed: the runs of this very recipe that the file holds, and those that are finished here."""
@@ -478,7 +498,9 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=Path("runs/voc2012"))
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--groups", nargs="+", default=["fair", "comparators", "published", "ratios"])
-    parser.add_argument("--only", nargs="+", default=[], help="these methods alone")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="rows of these methods, or with such a part of their name, alone"
+    )
     parser.add_argument("--set", action="append", default=[], dest="settings", help="over every recipe")
     parser.add_argument("--json", type=Path, default=None, dest="file", help="results, read and added to")
     parser.add_argument("--seeds", type=int, default=3, dest="most_seeds", help="at most so many for now")

@@ -281,7 +281,10 @@ def start(words: list[object], out: Path) -> subprocess.Popen[str]:
     """Start a run and wait until its first checkpoint is there."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pluralis", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     until = time.monotonic() + 120
     while not list(out.glob("checkpoints/*.json")) and time.monotonic() < until:

@@ -430,6 +430,7 @@ PAPERS = {
     "pu-mlc": ("voc07", "coco"),
 }
 NAMES = [f"{paper}/{data}" for paper, sets in PAPERS.items() for data in sets]
+OURS_ALONE = ("voc2012/fair", "voc2012/small")
 FREE = ("data.images", "data.labels", "run.")
 
 
@@ -460,14 +461,15 @@ def test_every_setting_is_the_one_that_was_typed(name: str) -> None:
     assert {key: value for key, value in found.items() if value != expected[key]} == {}
 
 
-def test_the_fair_recipe() -> None:
-    found = settings_of(Path("recipes/voc2012/fair.toml"))
+@pytest.mark.parametrize(("name", "size"), [("fair", 256), ("small", 160)])
+def test_the_recipes_of_ours(name: str, size: int) -> None:
+    found = settings_of(Path(f"recipes/voc2012/{name}.toml"))
     del found["method.name"]  # named on the command line
-    assert found == FAIR
+    assert found == {**FAIR, "data.size": size}
 
 
 def test_every_paper_and_data_set_has_its_recipe() -> None:
-    assert {p.relative_to("recipes").with_suffix("").as_posix() for p in RECIPES} == {*NAMES, "voc2012/fair"}
+    assert {p.relative_to("recipes").with_suffix("").as_posix() for p in RECIPES} == {*NAMES, *OURS_ALONE}
 
 
 def test_the_published_exponents_follow_from_the_labels() -> None:

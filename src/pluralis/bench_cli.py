@@ -1,8 +1,9 @@
-"""`pluralis bench`: a spec becomes runs, and the runs become tables."""
+"""`pluralis bench`: specs become runs, and the runs become tables."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,16 @@ if TYPE_CHECKING:
     from pluralis.bench.runner import Queue
     from pluralis.bench.store import Store
 
-SpecFile = Annotated[Path, typer.Argument(help="TOML file, or one that comes along, such as papers/gr-table2.toml.")]
-Out = Annotated[Path, typer.Option(help="Folder of the bench; the same command goes on where it stopped.")]
+SpecFiles = Annotated[
+    list[Path],
+    typer.Argument(metavar="SPEC...", help="TOML files, or such as come along: papers/gr-table2.toml."),
+]
+Out = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of the bench; several specs share its runs, and have a folder each in it for their tables."
+    ),
+]
 ScaleName = Annotated[str, typer.Option(help="full (default), small or embedded, where the spec has them.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value over the recipe of every run; may be given again.")
@@ -29,7 +38,7 @@ LabelFiles = Annotated[list[str] | None, typer.Option(help="Label file, or COLUM
 
 
 def bench(
-    spec: SpecFile,
+    spec: SpecFiles,
     out: Out,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; several may share a GPU.")] = 1,
     scale: ScaleName = "",
@@ -41,31 +50,37 @@ def bench(
     only_list: Annotated[bool, typer.Option("--list", help="Print the runs, and which are done; run nothing.")] = False,
     set: Settings = None,
 ) -> None:
-    """Make all the runs of a spec and the tables from them; what is finished is not repeated."""
-    plan, store = _plan(spec, out, scale, images, labels, set)
+    """Make all runs of one or more specs, and their tables; the same command goes on, and repeats nothing."""
+    plans, store = _plans(spec, out, scale, images, labels, set)
+    from pluralis.bench.listing import listing
     from pluralis.bench.output import write_output
     from pluralis.bench.progress import progress, summary
+    from pluralis.bench.ray_cluster import ray_workers
     from pluralis.bench.run_folders import tidy
     from pluralis.bench.runner import Queue, work_off
-    from pluralis.bench.workers import local_workers, ray_workers
+    from pluralis.bench.workers import local_workers
     from pluralis.console import say, stop_request
 
     if only_list:
-        _list(plan, store)
+        for line in listing(Queue(plans, store, say=say)):
+            say(line)
         return
     store.prepare()
-    queue = Queue(plan, store, plan.spec.keep, math.inf if limit is None else limit, say)
+    queue = Queue(plans, store, math.inf if limit is None else limit, say)
     _other_code(queue, redo)
-    tidy(store, queue.finished, plan.spec.keep)
-    number = len({run.key for run in queue.runs()})
+    runs = queue.runs()
+    tidy(store, queue.finished, {run.key for run in runs if run.keep})
+    number = len({run.key for run in runs})
     say(f"{number} run{'s' if number != 1 else ''}; results: {out}")
+    workers = ray_workers(ray, jobs, out.resolve()) if ray else local_workers(jobs)
     with stop_request() as stop, progress(queue) as tick:
-        work_off(queue, ray_workers(ray, jobs) if ray else local_workers(jobs), tick, stop)
+        work_off(queue, workers, tick, stop)
     state = queue.state(jobs)
     if queue.stopped:
         raise Interrupted(f"stopped: {summary(state)}")
     for path in write_output(queue):
-        say(f"written: {path}")
+        if len(plans) == 1 or path.name == "index.html":  # which has the tables too
+            say(f"written: {path}")
     if _failed(queue, complete=not state.left and not state.elsewhere):
         raise typer.Exit(1)
     if state.left or state.elsewhere:
@@ -73,7 +88,7 @@ def bench(
 
 
 def bench_run(
-    spec: SpecFile,
+    spec: SpecFiles,
     out: Out,
     only: Annotated[str, typer.Option(help="Key of the run, as `pluralis bench SPEC --list` prints them.")],
     scale: ScaleName = "",
@@ -81,17 +96,19 @@ def bench_run(
     labels: LabelFiles = None,
     set: Settings = None,
 ) -> None:
-    """Make one run of a spec in this process, for a scheduler of your own; `pluralis bench` makes the tables."""
-    plan, store = _plan(spec, out, scale, images, labels, set)
+    """Make one run of the specs in this process, for a scheduler of your own; `pluralis bench` makes the tables."""
+    plans, store = _plans(spec, out, scale, images, labels, set)
     from pluralis.bench.perform import Job, is_done, perform
     from pluralis.bench.runner import Queue
     from pluralis.console import say, training_hooks
 
     store.prepare()
-    found = {run.key: run for run in Queue(plan, store, plan.spec.keep, say=say).runs()}
+    found = {run.key: run for run in Queue(plans, store, say=say).runs()}
     if only not in found:
-        raise RecipeError(f"there is no run {only!r} in {spec} (see --list); {nearest(only, found)}")
-    job = Job(store.out, found[only], plan.spec.keep)
+        raise RecipeError(
+            f"there is no run {only!r} in {', '.join(map(str, spec))} (see --list); {nearest(only, found)}"
+        )
+    job = Job(store.out, found[only])
     if is_done(store, job):
         say(f"{job.run.label} is done: {store.file(only)}")
         return
@@ -113,7 +130,8 @@ def _failed(queue: Queue, complete: bool) -> bool:
     diverged = queue.diverged()
     for failure in diverged.values():
         say(f"diverged: {failure.run.label}: {failure.error}")
-    unchosen = queue.unchosen() if complete and not queue.failures else []
+    known = queue.benches if complete and not queue.failures else []
+    unchosen = [place for bench in known for place in bench.unchosen()]
     for row in unchosen:
         say(f"nothing to choose from: {row}: every value of its grid diverged")
     if diverged or unchosen:
@@ -121,53 +139,61 @@ def _failed(queue: Queue, complete: bool) -> bool:
     return bool(queue.failures or diverged or unchosen)
 
 
-def _plan(
-    spec: Path,
+def _plans(
+    specs: list[Path],
     out: Path,
     scale: str,
     images: list[str] | None,
     labels: list[str] | None,
     settings: list[str] | None,
-) -> tuple[Plan, Store]:
+) -> tuple[list[Plan], Store]:
     from pluralis.bench.spec import Spec
 
-    plan = Spec.load(spec, scale)
-    columns = [column.name for column in plan.columns]
+    loaded = [Spec.load(file, scale) for file in specs]
+    every = [column.name for spec in loaded for column in spec.columns]
     from pluralis.bench.plan import Place, Plan
     from pluralis.bench.store import Store
 
     out = out.resolve()  # weights that the bench makes there are part of a run's recipe
-    place = Place(out, _by_column(images or [], columns), _by_column(labels or [], columns))
-    return Plan(plan, place, settings or []), Store(out)
+    names, plans, hashes = _names([spec.file for spec in loaded], out), list[Plan](), dict[str, str]()
+    for spec, name in zip(loaded, names, strict=True):
+        columns = [column.name for column in spec.columns]
+        place = Place(out, _by_column(images or [], columns, every), _by_column(labels or [], columns, every))
+        plans.append(Plan(spec, place, settings or [], name, hashes))
+    return plans, Store(out)
 
 
-def _by_column(given: list[str], columns: list[str]) -> dict[str, str]:
+def _names(files: list[Path], out: Path) -> list[str]:
+    """The folders below `out` for the tables of each spec; that of one alone is `out`, if it did not share before."""
+    from pluralis.bench.store import FOLDERS
+
+    names = [file.stem for file in files]
+    if len(names) == 1:
+        return names if (out / names[0] / "table.md").is_file() else [""]
+    for name in names:
+        if names.count(name) > 1:
+            raise RecipeError(f"two specs are called {name!r}, which is the folder of their tables: rename one")
+        if name in (*FOLDERS, "figures"):
+            raise RecipeError(f"a spec is called {name!r}, which is a folder of the bench itself: rename it")
+    return names
+
+
+def _by_column(given: list[str], columns: list[str], every: Sequence[str] = ()) -> dict[str, str]:
     """COLUMN=PATH, or a path for all; a path may hold an equals sign too. First words name all columns that have them.
+
+    A column that only other specs have, which are among `every`, is theirs.
 
     >>> _by_column(["VOC=voc", "COCO=coco"], ["VOC 10 %", "VOC 50 %", "COCO"])
     {'VOC 10 %': 'voc', 'VOC 50 %': 'voc', 'COCO': 'coco'}
+    >>> _by_column(["VOC=voc", "COCO=coco"], ["VOC"], ["VOC", "COCO"])
+    {'VOC': 'voc'}
     """
     found: dict[str, str] = {}
     for text in given:
         name, equals, path = text.partition("=")
-        named = [column for column in columns if equals and f"{column} ".startswith(f"{name} ")]
-        found |= dict.fromkeys(named, path) if named else {"": text}
+        named = [column for column in (*columns, *every) if equals and f"{column} ".startswith(f"{name} ")]
+        found |= {column: path for column in named if column in columns} if named else {"": text}
     return found
-
-
-def _list(plan: Plan, store: Store) -> None:
-    from pluralis.bench.runner import Queue
-    from pluralis.console import say
-
-    queue = Queue(plan, store, plan.spec.keep, say=say)
-    for run in {run.key: run for run in queue.runs()}.values():
-        found = queue.finished.get(run.key)
-        done = found and ("diverged" if found.failure else "done")
-        say(f"{run.key}  {done or ('running' if store.is_running(run.key) else 'open'):8}  {run.label}")
-    if queue.unchosen():
-        say(f"more will follow when settings are chosen: {'; '.join(queue.unchosen())}")
-    if plan.without_data:
-        say(f"left out, since no images are named: {', '.join(plan.without_data)}")
 
 
 def _other_code(queue: Queue, redo: bool) -> None:

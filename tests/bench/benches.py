@@ -63,7 +63,7 @@ def make_plan(spec: Path, out: Path, *settings: str, scale: str = "") -> Plan:
 def make_queue(spec: Path, out: Path, *settings: str, **options: Any) -> Queue:
     plan, store = make_plan(spec, out, *settings), Store(out)
     store.prepare()
-    return Queue(plan, store, plan.spec.keep, **options)
+    return Queue([plan], store, **options)
 
 
 def run_bench(spec: Path, out: Path, *settings: str, output: bool = True, **options: Any) -> Queue:

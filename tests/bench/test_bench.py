@@ -58,7 +58,7 @@ def test_what_is_finished_is_not_repeated(done: tuple[Path, Path], tmp_path: Pat
     before = {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()}
     queue = run_bench(spec, out)
     assert queue.made == 0
-    job = Job(out, queue.runs()[0], keep=True).to_dict()  # which somebody else finished meanwhile
+    job = Job(out, queue.runs()[0]).to_dict()  # which somebody else finished meanwhile
     assert carry_out(job, lambda: False, lambda answer: None) == {"outcome": "done"}
     assert {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()} == before
     assert run_bench(spec, out, "train.epochs=1").made == 3  # changed ones are made anew
@@ -189,7 +189,7 @@ def test_a_worker_that_is_killed_fails_its_run_alone_and_one_that_is_closed_save
     spec = write_spec(tmp_path, TWO)
     queue = make_queue(spec, tmp_path / "out", "train.epochs=500")
     run = queue.runs()[0]
-    job = Job(tmp_path / "out", run, keep=True).to_dict()
+    job = Job(tmp_path / "out", run).to_dict()
     worker = LocalWorker(threads=1)
 
     def kill(answer: Answer) -> None:

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from pluralis.bench import names, progress, statistics, toml_tables, workers
+from pluralis.bench import names, progress, ray_cluster, statistics, toml_tables
 from pluralis.bench.spec import Spec
 from pluralis.cli import app
 
@@ -46,7 +46,7 @@ def test_the_first_bench_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "module", [names, progress, statistics, toml_tables, workers], ids=lambda module: module.__name__
+    "module", [names, progress, ray_cluster, statistics, toml_tables], ids=lambda module: module.__name__
 )
 def test_examples_in_the_code(module: ModuleType) -> None:
     found = doctest.testmod(module)

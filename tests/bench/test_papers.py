@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 from dataclasses import replace
@@ -35,7 +34,7 @@ PAPERS = [path for path in sorted(Path("recipes/papers").glob("*.toml")) if "tit
 SCALES = [(path, scale) for path in PAPERS for scale in ("full", "small", "embedded")]
 PAGE = Path("docs/papers.md").read_text(encoding="utf-8")
 NETWORKS = {"em": ("resnet50", 448), "gr": ("resnet50", 448), "lac": ("resnet50", 448), "cls": ("resnet50", 224)}
-NETWORKS |= {"pu": ("resnet101", 448), "small": ("efficientnet_lite0", 256), "embedded": ("tiny", 48)}
+NETWORKS |= {"pu": ("resnet101", 448), "small": ("efficientnet_lite0", 160), "embedded": ("tiny", 48)}
 OTHER_BACKBONES = {  # where the table is about them, or the usual one cannot do it
     ("em-table2", "full"): {"resnet34", "resnet50", "resnet101"},
     ("pu-mlc-table9", "small"): {"resnet18"},
@@ -155,6 +154,9 @@ def test_images_of_columns_that_begin_with_the_same_words() -> None:
     found = _by_column(["COCO=coco", "VOC 10 %=other"], columns)
     assert found == {f"COCO {share} %": "coco" for share in range(10, 100, 10)} | {"VOC 10 %": "other"}
     assert _by_column(["a=b"], columns) == {"": "a=b"}
+    every = [*columns, "NUS"]  # those of all specs of a command
+    assert _by_column(["NUS=nus", "a=b"], columns, every) == {"": "a=b"}
+    assert _by_column(["NUS=nus", "a=b"], ["NUS"], every) == {"NUS": "nus", "": "a=b"}
 
 
 @pytest.mark.parametrize(("path", "scale"), SCALES, ids=lambda part: getattr(part, "stem", part))
@@ -231,13 +233,26 @@ def test_two_specs_share_what_is_the_same() -> None:
     assert len(keys[0] & keys[1]) >= 3 * 2 * 5  # an, an-ls, focal, em, em-apl
 
 
+def test_the_page_counts_runs_as_they_are() -> None:
+    """Of the tables that its command names, and of all specs: with those in common counted each time, and once."""
+    command = next(block for block in PAGE.split("```") if block.count("papers/") > 10)
+    chosen = [Path("recipes") / name for name in re.findall(r"papers/[\w-]+\.toml", command)]
+    each = [[{run.key for run in planned(path, "small")[1]} for path in paths] for paths in (chosen, PAPERS)]
+    counts = [number for keys in each for number in (sum(map(len, keys)), len(set[str]().union(*keys)))]
+    text = " ".join(PAGE.split())
+    found = re.search(r"These twelve tables have (\S+) runs .* of which (\S+) are different; .* (\S+) and (\S+):", text)
+    assert found
+    assert [int(number.replace(",", "")) for number in found.groups()] == counts
+    assert (len(chosen), len(PAPERS)) == (12, 40)
+
+
 def bench(name: str, out: Path, *settings: str) -> Queue:
     """The runs of a spec at the embedded scale, one seed, at toy size, and its page."""
     spec = Spec.load(Path(f"papers/{name}.toml"), "embedded")
     spec = replace(spec, seeds=1 if spec.seeds else 0)
     store = Store(out)
     store.prepare()
-    queue = Queue(Plan(spec, Place(out), [*TOY, *settings]), store, spec.keep, math.inf)
+    queue = Queue([Plan(spec, Place(out), [*TOY, *settings])], store)
     work_off(queue, [InThisProcess()], lambda state: None, threading.Event())
     write_output(queue)
     return queue
@@ -249,7 +264,7 @@ def test_a_paper_at_toy_size(name: str, tmp_path: Path) -> None:
     assert not queue.failures
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "Not drawn" not in page
-    assert page.count("<svg") == len(queue.plan.spec.figures)
+    assert page.count("<svg") == len(queue.benches[0].plan.spec.figures)
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "not run yet" not in text
     if name == "em-table7":

@@ -134,7 +134,7 @@ def test_a_run_that_other_code_began_starts_again(
     done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = make_queue(done[0], tmp_path / "out", "train.epochs=200")
-    job, told = Job(tmp_path / "out", queue.runs()[0], False).to_dict(), list[Answer]()
+    job, told = Job(tmp_path / "out", queue.runs()[0]).to_dict(), list[Answer]()
     for code, first in (("a", 1), ("a", 2), ("b", 1)):
         monkeypatch.setattr("pluralis.bench.identity.code_hash", lambda code=code: code)
         told.clear()
@@ -145,12 +145,12 @@ def test_a_run_that_other_code_began_starts_again(
 def test_a_run_that_was_begun_for_another_device_starts_again(done: tuple[Path, Path], tmp_path: Path) -> None:
     queue = make_queue(done[0], tmp_path / "out", "train.epochs=200")
     run, told = queue.runs()[0], list[Answer]()
-    answer = carry_out(Job(tmp_path / "out", run, False).to_dict(), lambda: bool(told), told.append)
+    answer = carry_out(Job(tmp_path / "out", run).to_dict(), lambda: bool(told), told.append)
     assert answer == {"outcome": "stopped"}
     assert list(queue.store.folder(run.key).glob("checkpoints/*.json"))
     other = make_queue(done[0], tmp_path / "out", "train.epochs=200", "run.record=false").runs()[0]
     assert other.key == run.key
     told.clear()
-    answer = carry_out(Job(tmp_path / "out", other, False).to_dict(), lambda: bool(told), told.append)
+    answer = carry_out(Job(tmp_path / "out", other).to_dict(), lambda: bool(told), told.append)
     assert answer == {"outcome": "stopped"}  # not refused as a run of another recipe
     assert told[0]["epoch"] == 1

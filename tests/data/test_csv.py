@@ -51,6 +51,35 @@ def test_long_with_values(parse):
     assert data.labels.dense().tolist() == [[-1, 1], [0, -1], [0, 0]]
 
 
+def listing(layout, names):
+    """A file that has all names, of the class dog."""
+    return f"image,{layout}\n" + "".join(f"{name},{'dog' if layout == 'label' else '1'}\n" for name in names)
+
+
+@pytest.mark.parametrize("layout", ["label", "dog"])
+def test_links_that_lead_outside_are_told_by_their_line(parse, folder, layout):
+    """Of several the first in the file, though images are sorted before their files are looked for."""
+    (folder.parent / "secret.jpg").touch()
+    for name in ("0.jpg", "z.jpg"):
+        (folder / name).symlink_to("../secret.jpg")
+    with pytest.raises(DataError, match=r"labels\.csv, line 4: entry 'z\.jpg' is refused: it leads outside"):
+        parse(listing(layout, ["b.jpg", "a.jpg", "z.jpg", "sub/c.jpg", "0.jpg"]))
+
+
+@pytest.mark.parametrize("layout", ["label", "dog"])
+@pytest.mark.parametrize("tail", ["x" * 300, "é" * 128, ".."])
+def test_names_that_no_file_can_have_are_refused_at_their_line(parse, layout, tail):
+    """Before any later line, and as the file spells them."""
+    with pytest.raises(DataError, match=rf"labels\.csv, line 3: entry './/sub/{tail[0]}.* is refused: "):
+        parse(listing(layout, ["b.jpg", f".//sub/{tail}", "../a.jpg"]))
+
+
+@pytest.mark.parametrize("layout", ["label", "dog"])
+def test_missing_files_are_told_in_the_order_of_the_file(parse, layout):
+    with pytest.raises(DataError, match=r"3 of the listed images are missing: '.*/z\.jpg', '.*/1\.jpg', '.*/0\.jpg'"):
+        parse(listing(layout, ["z.jpg", "a.jpg", "1.jpg", "0.jpg"]))
+
+
 def test_wide(parse):
     data = parse("image,dog,cat\nb.jpg,1,\na.jpg,-1,1.0\nsub/c.jpg,, \n")
     assert data.labels.classes == ("dog", "cat")
@@ -331,6 +360,5 @@ def test_many_classes_take_no_dense_matrix(folder):
     assert max(written, peak) < 60e6
     table = Table(path, folder, classes)
     table.rows = {str(i): i for i in range(30_000)}
-    table.files = [path] * 30_000
     with pytest.raises(DataError, match="makes 3,000,000,000 labels, too many; say unlisted='unknown'"):
         table.dataset(complete=True)

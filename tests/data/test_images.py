@@ -15,7 +15,7 @@ from pluralis.errors import DataError
 
 def gradient(height=60, width=90):
     """Smooth colours, so that compression and resampling leave little trace."""
-    y, x = np.mgrid[0:1:height * 1j, 0:1:width * 1j]
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     return np.stack([255 * x, 255 * y, 128 + 0 * x], -1).round().astype(np.uint8)
 
 

@@ -69,6 +69,13 @@ def test_dictionaries(parse):
 
 
 @needs_arrow
+def test_mistakes_in_dictionaries_are_told_in_the_order_of_the_rows(parse):
+    image = pa.DictionaryArray.from_arrays(pa.array([1, 0]), ["../one.jpg", "../two.jpg"])
+    with pytest.raises(DataError, match=r"row 1: entry '\.\./two\.jpg' is refused"):
+        parse({"image": image, "label": ["dog", "cat"]})
+
+
+@needs_arrow
 @pytest.mark.parametrize("batch", [1, 4, 1000])
 def test_wide(parse, monkeypatch, batch):
     monkeypatch.setattr(module, "_CELLS", batch)
@@ -142,8 +149,8 @@ def test_rows_that_repeat_are_refused_before_all_are_read(parse, monkeypatch):
     """A few bytes can stand for a million equal rows: they are not gathered first."""
     monkeypatch.setattr(module, "_CELLS", 1 << 12)
     read_on = []
-    plain = module._batches
-    monkeypatch.setattr(module, "_batches", lambda *given: (read_on.append(1) or part for part in plain(*given)))
+    plain = module.read_batches
+    monkeypatch.setattr(module, "read_batches", lambda *given: (read_on.append(1) or part for part in plain(*given)))
     with pytest.raises(DataError, match="row 2: image 'a.jpg', class 'dog': given twice, see row 1"):
         parse(long(["a.jpg"] * 1_000_000, ["dog"] * 1_000_000, [1] * 1_000_000))
     assert len(read_on) == 1
@@ -164,7 +171,7 @@ def test_names_that_are_too_long(parse, column, packed):
 
 @needs_arrow
 def test_a_name_of_many_megabytes_is_refused_by_the_header(parse, monkeypatch):
-    monkeypatch.setattr(module, "_batches", None)  # nothing is unpacked
+    monkeypatch.setattr(module, "read_batches", None)  # nothing is unpacked
     with pytest.raises(DataError, match=r"1 of its rows take [0-9,]+ bytes; .* names that are too long"):
         parse(long(["a.jpg"], ["x" * (8 << 20)], [1]))
 

@@ -58,15 +58,17 @@ def test_many_classes_take_no_matrix(tmp_path: Path, many: Dataset, format: str)
 
 
 @pytest.mark.slow
-def test_a_million_rows_of_a_long_csv(tmp_path: Path) -> None:
-    """1,000,000 × 80, three labels a row, in less than 20 s and 1 GB; 20 million of 20,000 classes in less than 4 GB.
+def test_a_million_rows() -> None:
+    """1,000,000 × 80, three labels a row, in less than 1 GB; 20 million of 20,000 classes in less than 4 GB.
 
-    CPU time is the judge here, since tests share the machine; the benchmark judges by the clock on the wall.
+    Seconds are the benchmark's to judge: here they have twice its bars, and are those of the processor.
     """
-    cases = "[h.CASES[0], h.CASES[2]]"
+    cases = "[*(case for case in h.CASES if case.seconds), next(c for c in h.CASES if c.format == 'openimages')]"
     program = f"import json; from benchmarks import huge_labels as h; h.CASES = {cases}; print(json.dumps(h.main()))"
     found = json.loads(subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()[-1])
-    small, large = found.values()
-    assert small["read CPU"] < 20
-    assert small["read peak MB"] < 1000
+    *small, large = found.values()
+    assert [title.split()[0] for title in found] == ["npy", "parquet", "csv", "openimages"]
+    for figures, seconds in zip(small, (5, 5, 20), strict=True):
+        assert figures["read CPU"] < 2 * seconds
+        assert figures["read peak MB"] < 1000
     assert max(large["read peak MB"], large["write peak MB"]) < 4000  # a matrix would be 20,000

@@ -23,7 +23,7 @@ def example(a: int, k: int, classes: int = 4, seed: int = 0, empty: bool = True)
 
 def loops(z: Tensor, classes: Tensor, queue: Tensor, kinds: Tensor, tau: float, entries: int, kind: str) -> float:
     """Eq. 7, one pair after the other."""
-    every = np.concatenate([z.numpy(), queue.numpy()])
+    every = np.concatenate([(z / z.norm(dim=1, keepdim=True)).numpy(), queue.numpy()])
     labels = [*classes.tolist(), *kinds.tolist()]
     per_anchor = []
     for k in range(len(z)):
@@ -54,8 +54,34 @@ def test_value_is_that_of_the_formula(kind: str, a: int, k: int, classes: int) -
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_gradient_is_that_of_the_value(kind: str) -> None:
     z, *rest = example(7, 9, 3)
-    z.requires_grad_()
+    z = (z * torch.linspace(0.5, 4, 7)[:, None]).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: 3 * label_contrast(x, *rest, temperature=0.4, variant=kind), z)
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_length_does_not_matter_and_the_gradient_is_that_of_normalising(kind: str) -> None:
+    """Also of rows of length 0 or nearly so, whose direction is no direction."""
+    z, *rest = example(7, 9, 3, empty=False)
+    lengths = torch.tensor([1.0, 20.0, 1e-3, 0.0, 1e-14, 3.0, 1e-9], dtype=torch.float64)[:, None]
+    x = (z * lengths).requires_grad_()
+    loss = label_contrast(x, *rest, temperature=0.4, variant=kind)
+    unit = F.normalize(x, dim=1)
+    exact = autograd_contrast(unit, *rest, 0.4, kind)
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-12)
+    (found,), (wanted,) = torch.autograd.grad(loss, x), torch.autograd.grad(exact, x)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    assert wanted.any(1).all()
+
+
+def autograd_contrast(z: Tensor, classes: Tensor, queue: Tensor, kinds: Tensor, tau: float, kind: str) -> Tensor:
+    """The formula where all places have a class, left to autograd."""
+    similar, every = z @ torch.cat([z, queue]).T / tau, torch.cat([classes, kinds])
+    others = torch.arange(len(every)) != torch.arange(len(z))[:, None]
+    same = classes[:, None] == every
+    below = similar.masked_fill(~others if kind == "released" else same, -torch.inf).logsumexp(1, keepdim=True)
+    terms = torch.where(same & others, below - similar, 0).sum(1)
+    count = (same & others).sum(1)
+    return (terms / count.clamp(min=1)).sum() / count.count_nonzero() if kind == "released" else terms.mean()
 
 
 def test_by_default_it_is_divided_by_the_anchors() -> None:
@@ -143,5 +169,15 @@ def test_wrong_calls() -> None:
     z, classes, queue, kinds = example(6, 5)
     with pytest.raises(LabelError, match="6 anchors have 5 classes"):
         label_contrast(z, classes[:5], queue, kinds)
+    with pytest.raises(LabelError, match=r"\(6, 6\) and queued embeddings \(5, 4\)"):
+        label_contrast(z, classes, queue[:, :4], kinds)
     with pytest.raises(RecipeError, match="paper, released"):
         label_contrast(z, classes, queue, kinds, variant="other")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_classes_of_any_integer_dtype(dtype: torch.dtype) -> None:
+    x, kinds = torch.randn(26, 6, generator=torch.Generator().manual_seed(0)), torch.arange(26) % 3
+    queue = F.normalize(x[6:], dim=1)
+    expected = label_contrast(x[:6], kinds[:6], queue, kinds[6:])
+    assert label_contrast(x[:6], kinds[:6].to(dtype), queue, kinds[6:].to(dtype)) == expected

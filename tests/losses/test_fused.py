@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.losses import contrast, csl, functional, fused, quadrature, selection_one
-from pluralis.losses.contrast import label_contrast, unit
+from pluralis.losses import contrast, csl, functional, fused, quadrature, selection_one, selection_rate
+from pluralis.losses.contrast import label_contrast
+from pluralis.losses.pointwise import pointwise
 from pluralis.losses.selection import selection
+from tests.losses.passes import Passes
 
 GPU = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
@@ -120,6 +123,31 @@ def test_what_is_not_a_number_stays_in_its_row() -> None:
     assert one(z[:0], y[:0], 1.0, False)[0].shape == (0,)
 
 
+@needs_triton
+@pytest.mark.parametrize("absent", [False, True])
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0, "one", "scalar", "each"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_selection_at_a_rate_has_the_value_and_gradient_of_float64(
+    shape: tuple[int, int], rate: float | str, absent: bool
+) -> None:
+    z, y = batch(*shape)
+    z[0, 0], z[-1, -1] = 1e4, -1e4
+    each = torch.linspace(0, 1, shape[1], device=DEVICE).double()
+    tensors = {"each": each, "one": torch.full((1,), 0.4, device=DEVICE), "scalar": torch.tensor(0.4)}
+    logs = selection_rate._logs(tensors[rate] if isinstance(rate, str) else rate)
+    exact, exact_slope, _ = selection_rate._likelihood(*logs, absent, learned=False)(z.double(), y, True)
+    loss, slope = fused.rate_rows(z, y, *logs, absent, True)
+    assert slope is not None
+    torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-6, atol=2e-7)
+    alone, nothing = fused.rate_rows(z, y, *logs, absent, False)
+    assert nothing is None
+    assert torch.equal(alone, loss)
+    z[1:3] = torch.nan  # of these the second has no written label
+    loss, slope = fused.rate_rows(z, y, *logs, absent, True)
+    assert loss.isnan().tolist() == [row in (1, 2) for row in range(len(z))]
+
+
 @pytest.mark.parametrize("a", [1.0, 0.3])
 def test_the_rules_are_chosen_as_in_pytorch(a: float) -> None:
     """The same table, entered at ⌊10 log(1+κ) + 1/2⌋."""
@@ -134,24 +162,54 @@ def test_the_rules_are_chosen_as_in_pytorch(a: float) -> None:
 @pytest.mark.parametrize("gammas", [(0.0, 1.0, 2.0), (1.0, 0.5, 1.5), (0.0, 0.0, 4.0)])
 def test_csl_has_the_value_and_gradient_of_float64(gammas: tuple[float, float, float]) -> None:
     g = torch.Generator().manual_seed(0)
-    z = torch.cat([torch.randn(3000, generator=g) * 5, torch.tensor([1e4, -1e4, 0.0] * 4)]).to(DEVICE)
+    z = torch.cat([torch.randn(3000, generator=g) * 5, torch.tensor([1e4, -1e4, 0.0] * 4)])[None].to(DEVICE)
     code = torch.randint(-1, 3, z.shape, generator=g, dtype=torch.int8)
-    code[-12:] = torch.tensor([-1, 0, 1, 2]).repeat_interleave(3)
+    code[0, -12:] = torch.tensor([-1, 0, 1, 2]).repeat_interleave(3)
     code = code.to(DEVICE)
+    labels = torch.where(code == 2, 0, -code)
+    among = torch.where(code == 0, torch.inf, z)
     exact, exact_slope = csl._selective(z.double(), code, True, gammas)
-    loss, slope = fused.selective(z, code, gammas, True)
+    loss, slope = fused.selective(z, labels, True, among, None, gammas)
     assert exact_slope is not None
     assert slope is not None
     torch.testing.assert_close(loss.double(), exact, rtol=3e-6, atol=1e-30)
     torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-6, atol=1e-30)
-    alone, nothing = fused.selective(z, code, gammas, False)
+    alone, nothing = fused.selective(z, labels, False, among, None, gammas)
     assert nothing is None
     assert torch.equal(alone, loss)
 
 
-def embeddings(a: int, k: int, classes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32])
+@pytest.mark.parametrize("common", ["none", "one", "some", "all"])
+@pytest.mark.parametrize(("rows", "likely"), [(50, 0), (50, 5), (3, 33)])
+def test_csl_leaves_out_what_the_plain_way_does(rows: int, likely: int, common: str, dtype: torch.dtype) -> None:
+    z, y = batch(rows, 33)  # 50 rows are two programs, of which the second begins inside a row
+    y = (y > 0) if dtype == torch.bool else y.to(dtype)
+    which = {"none": None, "one": torch.tensor([True]), "some": torch.arange(33) % 3 == 1, "all": torch.ones(33) > 0}
+    there = which[common]
+    there = None if there is None else there.to(DEVICE)
+    plain = functional.csl(z.double().cpu(), y.cpu(), likely=likely, common=None if there is None else there.cpu())
+    among = csl.marked(z, y, likely * rows) if likely else None
+    kernel = partial(fused.selective, among=among, common=there, gammas=(0.0, 1.0, 2.0))
+    assert pointwise(kernel, z, y).item() == pytest.approx(plain.item(), rel=3e-6)
+    turned = z.T.contiguous().T, y.T.contiguous().T
+    kernel = partial(kernel, among=csl.marked(*turned, likely * rows) if likely else None)
+    assert pointwise(kernel, *turned).item() == pytest.approx(plain.item(), rel=3e-6)
+
+
+@needs_triton
+def test_csl_of_what_is_not_finite_is_none() -> None:
+    """Also where it is left out, so that training stops instead of going on without it."""
+    for value in (torch.nan, torch.inf):
+        z, y = torch.tensor([[value, 0.0, 1.0]], device=DEVICE), torch.tensor([[0, 1, 0]], device=DEVICE)
+        loss, _ = fused.selective(z, y, True, csl.marked(z, y, 1), None, (0.0, 1.0, 2.0))
+        assert loss.isnan().tolist() == [[True, False, False]]
+
+
+def embeddings(a: int, k: int, classes: int, dim: int = 16) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     g = torch.Generator().manual_seed(a)
-    z = F.normalize(torch.randn(a + k, 16, generator=g), dim=1).to(DEVICE)
+    z = F.normalize(torch.randn(a + k, dim, generator=g), dim=1).to(DEVICE)
     kinds = torch.randint(-1, classes, (a + k,), generator=g).to(DEVICE)
     return z[:a], kinds[:a], z[a:], kinds[a:]
 
@@ -164,9 +222,9 @@ def test_contrast_has_the_value_and_gradient_of_float64(
     sizes: tuple[int, int, int], tau: float, released: bool
 ) -> None:
     z, classes, queue, kinds = embeddings(*sizes)
-    similar = z @ torch.cat([z, queue]).T / tau
-    value, slope = contrast._plain(similar.double(), classes, kinds, released)
-    found, found_slope = contrast._fused(similar, classes, kinds, released)
+    similar, scale = z @ torch.cat([z, queue]).T / tau, None if released else 0.25
+    value, slope = contrast._plain(similar.double(), classes, kinds, scale)
+    found, found_slope = contrast._fused(similar, classes, kinds, scale)
     torch.testing.assert_close(found.double(), value, rtol=2e-6, atol=1e-6)
     torch.testing.assert_close(found_slope.double(), slope, rtol=2e-5, atol=1e-7)
 
@@ -176,38 +234,86 @@ def test_contrast_of_what_is_not_a_number_is_none() -> None:
     similar = torch.zeros(3, 3, device=DEVICE)
     similar[0, 2] = torch.nan
     classes = torch.tensor([0, 0, 1], device=DEVICE)
-    for released in (False, True):
-        assert contrast._fused(similar.clone(), classes, classes[:0], released)[0].isnan()
+    for scale in (0.5, None):
+        assert contrast._fused(similar.clone(), classes, classes[:0], scale)[0].isnan()
+
+
+def raw(sizes: tuple[int, int, int], dim: int = 16) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Anchors of all lengths, 0 and nearly 0 too."""
+    g = torch.Generator().manual_seed(dim)
+    z, classes, queue, kinds = embeddings(*sizes, dim)
+    x = z * torch.rand(len(z), 1, generator=g).mul(9).to(DEVICE)
+    if len(x) > 4:
+        x[1], x[3] = 0.0, 1e-14
+    return x, classes, queue, kinds
 
 
 @needs_triton
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 128), (3, 2500)], ids=str)
-def test_rows_of_length_one(shape: tuple[int, int]) -> None:
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(shape, generator=g).to(DEVICE)
-    x[-1] = 0.0 if len(x) > 3 else 1e-14  # shorter than what is stretched to 1
-    wide, x = x.double().requires_grad_(), x.requires_grad_()
-    slope = torch.randn(shape, generator=g).to(DEVICE)
-    out, exact = fused.Unit.apply(x), F.normalize(wide, dim=1)
-    torch.testing.assert_close(out.double(), exact, rtol=1e-6, atol=1e-7)
-    (found,), (wanted,) = torch.autograd.grad(out, x, slope), torch.autograd.grad(exact, wide, slope.double())
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("tau", [0.5, 0.01])
+@pytest.mark.parametrize("sizes", CONTRASTS, ids=str)
+def test_contrast_of_embeddings_has_the_value_and_gradient_of_float64(
+    sizes: tuple[int, int, int], tau: float, released: bool
+) -> None:
+    check_contrast(*raw(sizes), tau, None if released else 0.25)
+
+
+@needs_triton
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("dim", [1, 7, 100, 128, 1024])
+def test_contrast_of_embeddings_of_any_width(dim: int, released: bool) -> None:
+    check_contrast(*raw((8, 30, 3), dim), 0.5, None if released else 0.25)
+
+
+def check_contrast(x: Tensor, classes: Tensor, queue: Tensor, kinds: Tensor, tau: float, scale: float | None) -> None:
+    """A similarity has float32's digits of 1/τ; a slope is measured by the largest, less the lengths of the anchors."""
+    given = x.clone(), queue.clone()
+    value, slope = contrast.by_matrices(x.double(), classes, queue.double(), kinds, tau, scale)
+    found, found_slope = fused.unit_contrast(x, classes, queue, kinds, tau, scale)
+    torch.testing.assert_close(found.double(), value, rtol=2e-6, atol=1e-6)
+    length = x.double().norm(dim=1, keepdim=True).clamp(min=1e-12)
+    most = (slope * length).abs().max().item()
+    torch.testing.assert_close(found_slope * length, slope * length, rtol=0, atol=1e-6 / tau * most)
+    assert torch.equal(x, given[0])
+    assert torch.equal(queue, given[1])
+
+
+@needs_triton
+def test_contrast_of_embeddings_in_any_order_of_memory() -> None:
+    x, classes, queue, kinds = raw((9, 14, 3))
+    wanted = fused.unit_contrast(x, classes, queue, kinds, 0.5, 0.25)
+    turned = x.T.contiguous().T, classes.repeat_interleave(2)[::2], queue.T.contiguous().T, kinds.flip(0).flip(0)
+    for found, expected in zip(fused.unit_contrast(*turned, 0.5, 0.25), wanted, strict=True):
+        assert torch.equal(found, expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("scale", [0.5, None])
+def test_contrast_of_an_embedding_that_is_not_a_number_is_none(scale: float | None) -> None:
+    classes = torch.tensor([0, 0, 1], device=DEVICE)
+    for place in range(3):
+        x = torch.eye(3, device=DEVICE)
+        x[place, 0] = torch.nan
+        assert fused.unit_contrast(x, classes, x[:0], classes[:0], 0.5, scale)[0].isnan()
+        assert fused.unit_contrast(torch.eye(3, device=DEVICE), classes, x, classes, 0.5, scale)[0].isnan()
 
 
 def test_nothing_is_fused_on_the_cpu_or_in_float64() -> None:
     assert not fused.fusible(torch.zeros(2, 3))
     if GPU:
         assert fused.fusible(torch.zeros(2, 3, device="cuda"))
+        assert fused.fusible(torch.zeros(2, 3, device="cuda", dtype=torch.bfloat16))
         assert not fused.fusible(torch.zeros(2, 3, device="cuda", dtype=torch.float64))
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("name", ["selection", "csl"])
+@pytest.mark.parametrize("name", ["selection", "selection at a rate", "csl"])
 def test_losses_on_the_gpu_are_those_of_the_cpu(name: str, reduction: str, dtype: torch.dtype) -> None:
     z, y = batch(64, 80, dtype)
-    loss = {"selection": selection, "csl": functional.csl}[name]
+    at_rate = partial(selection, mechanism="rate", rate=0.3)
+    loss = {"selection": selection, "selection at a rate": at_rate, "csl": functional.csl}[name]
     if name == "csl":
         unknown = (y == 0).flatten()
         z.view(-1)[unknown & (unknown.cumsum(0) <= 5 * 64)] += 60  # which are the likely ones is then not left to ties
@@ -225,18 +331,49 @@ def test_losses_on_the_gpu_are_those_of_the_cpu(name: str, reduction: str, dtype
 
 @needs_gpu
 @pytest.mark.parametrize("variant", ["paper", "released"])
-def test_contrast_on_the_gpu_is_that_of_the_cpu(variant: str) -> None:
-    z, classes, queue, kinds = embeddings(64, 500, 20)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("sizes", "dim", "fits"), [
+    ((64, 500, 20), 128, True), ((64, 8192, 80), 128, True), ((256, 0, 5), 16, True), ((40, 100, 5), 1024, True),
+    ((257, 500, 20), 128, False), ((8, 40_000, 20), 128, False), ((40, 100, 5), 1025, False),
+])  # fmt: skip
+def test_contrast_on_the_gpu_is_that_of_the_cpu(
+    sizes: tuple[int, int, int], dim: int, fits: bool, dtype: torch.dtype, variant: str
+) -> None:
+    z, classes, queue, kinds = embeddings(*sizes, dim)
+    assert fused.contrast_fits(z, queue) == fits
     values, slopes = [], []
     for device in ("cuda", "cpu"):
-        x = (3 * z).to(device).requires_grad_()
-        found = label_contrast(unit(x), *(t.to(device) for t in (classes, queue, kinds)), variant=variant)
-        found.backward()
+        x = (3 * z).to(device, dtype).requires_grad_()
+        with torch.autocast(device, torch.bfloat16, enabled=dtype != torch.float32):
+            found = label_contrast(x, *(t.to(device) for t in (classes, queue, kinds)), variant=variant)
+        (2 * found).backward()
         assert x.grad is not None
         values.append(found.detach().cpu())
-        slopes.append(x.grad.cpu())
+        slopes.append(x.grad.cpu().float())
     torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-6)
+    most = slopes[1].abs().max().item()
+    torch.testing.assert_close(*slopes, rtol=0, atol=most * (1e-5 if dtype == torch.float32 else 1e-2))
+
+
+@needs_gpu
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_contrast_on_the_gpu_is_the_same_each_time(variant: str) -> None:
+    given = embeddings(100, 3000, 20, 128)
+    values = [label_contrast(*given, variant=variant) for _ in range(20)]
+    assert all(torch.equal(value, values[0]) for value in values)
+
+
+@needs_gpu
+def test_the_host_starts_few_operations_on_the_gpu() -> None:
+    """Beside the kernels of this package; they are what takes the time."""
+    x, classes, queue, kinds = embeddings(64, 500, 20, 128)
+    with Passes() as found:
+        label_contrast(x.requires_grad_(), classes, queue, kinds).backward()
+    assert len(found.launched) <= 2, found.launched  # the gradient of 1, and its product
+    z, y = batch(64, 80)
+    with Passes() as found:
+        functional.csl(z, y)
+    assert len(found.launched) <= 6, found.launched
 
 
 @needs_gpu

@@ -128,6 +128,38 @@ def test_trainable_gr(trainable):
             assert parameter.grad[i].item() == pytest.approx((moved[0] - moved[1]) / 2e-6, rel=1e-5, abs=1e-9)
 
 
+def test_gradients_of_trainable_weights_are_those_of_the_formula():
+    """∂L/∂μ and ∂L/∂log σ in closed form; the second is never negative, so that training only ever makes σ smaller."""
+    logits, labels = example()
+    loss = create_loss("gr", trainable="alpha", sigma0=0.7).double()
+    loss(logits, labels).backward()
+    mu, sigma = loss.alpha.detach()[0].item(), math.exp(loss.alpha.detach()[1].item())
+    p, unknown = 1 / (1 + np.exp(-logits.detach().numpy())), labels.numpy() == 0
+    k = 1 / (1 + math.exp(2.0))
+    each = np.exp(-((p - mu) ** 2) / (2 * sigma**2)) * (k * (1 - p**0.01) / 0.01 + (1 - k) * p) * unknown
+    expected = [(each * (p - mu)).mean() / sigma**2, (each * (p - mu) ** 2).mean() / sigma**2]
+    np.testing.assert_allclose(loss.alpha.grad.numpy(), expected, rtol=1e-12)
+    assert loss.alpha.grad[1] > 0
+
+
+def test_unknown_labels_keep_their_weight_at_the_default_rate():
+    """As many steps as on the digit scenes, at the mean of their learning rate and on logits like theirs."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(320, 10) - 1.5, torch.zeros(320, 10)
+    weight = []
+    for params in ({}, {"lr_factor": 100.0}):
+        loss = create_loss("gr", trainable="both", **params)
+        optimizer = torch.optim.Adam(loss.parameters(), lr=1.5e-4 * loss.lr_factor)
+        for _ in range(250):
+            optimizer.zero_grad()
+            loss(logits, labels).backward()
+            optimizer.step()
+        mu, log_sigma = loss.alpha.tolist()
+        weight.append(torch.exp(-((logits.sigmoid() - mu) ** 2) / (2 * math.exp(2 * log_sigma))).mean().item())
+    assert weight[0] > 0.4
+    assert weight[1] < 0.01
+
+
 def test_trained_parameters_replace_the_schedule():
     logits, labels = example()
     assert create_loss("gr", trainable="both")(logits, labels, epoch=3, epochs=4) == create_loss(

@@ -151,7 +151,14 @@ def test_odd_batches(inside: bool, variant: str) -> None:
         tau = adaptive_temperature(z, 2.0)
         assert (tau >= MIN_TAU).all(), case
         value, slope = gradient(
-            variational, z, y, gamma=0.85, tau=tau, positives_in_u=inside, absent="cross-entropy", variant=variant  # type: ignore[arg-type]
+            variational,
+            z,
+            y,
+            gamma=0.85,
+            tau=tau,
+            positives_in_u=inside,
+            absent="cross-entropy",
+            variant=variant,  # type: ignore[arg-type]
         )
         assert value.isfinite(), case
         assert slope.isfinite().all(), case
@@ -228,6 +235,8 @@ def test_graph_can_be_captured() -> None:
     compiled = torch.compile(variational, backend="aot_eager", fullgraph=True)
     options = {"gamma": 0.5, "tau": adaptive_temperature(logits, 2.0), "positives_in_u": False}
     for one, other in zip(
-        gradient(compiled, logits, labels, **options), gradient(variational, logits, labels, **options), strict=True  # type: ignore[arg-type]
+        gradient(compiled, logits, labels, **options),
+        gradient(variational, logits, labels, **options),
+        strict=True,  # type: ignore[arg-type]
     ):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)

@@ -35,16 +35,15 @@ class Job:
 
     out: Path
     run: Run
-    keep: bool
 
     def to_dict(self) -> dict[str, Any]:
         run = {**vars(self.run), "recipe": self.run.recipe.to_dict(), "order": list(self.run.order)}
-        return {"out": str(self.out), "run": run, "keep": self.keep}
+        return {"out": str(self.out), "run": run}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         run = {**values["run"], "recipe": Recipe.from_dict(values["run"]["recipe"])}
-        return cls(Path(values["out"]), Run(**{**run, "order": tuple(run["order"])}), values["keep"])
+        return cls(Path(values["out"]), Run(**{**run, "order": tuple(run["order"])}))
 
 
 def perform(job: Job, hooks: Hooks | None = None) -> str:
@@ -69,7 +68,7 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
             remove(folder)
             return "done"
         store.write(run.key, {**_origin(run), **_figures(run, trained, folder)})
-        finish(folder, job.keep)
+        finish(folder, run.keep)
     return "done"
 
 
@@ -79,7 +78,7 @@ def is_done(store: Store, job: Job) -> bool:
         found = store.read(job.run)
     except CheckpointError:
         return False
-    return found is not None and is_whole(found, job.keep)
+    return found is not None and is_whole(found, job.run.keep)
 
 
 def _make_digits(store: Store) -> None:

@@ -41,11 +41,16 @@ def digits_file(out: Path) -> Path:
 
 
 class Plan:
-    """All runs of a spec. `settings` lie over those of the spec, as texts `section.key=value`."""
+    """All runs of a spec. `settings` lie over those of the spec, as texts `section.key=value`.
 
-    def __init__(self, spec: Spec, place: Place, settings: list[str]) -> None:
-        self.spec, self.place, self.settings = spec, place, settings
-        self._hashes: dict[str, str] = {}
+    Where several specs share a folder, each has a `name`, and `hashes` spares them to read the same data again.
+    """
+
+    def __init__(
+        self, spec: Spec, place: Place, settings: list[str], name: str = "", hashes: dict[str, str] | None = None
+    ) -> None:
+        self.spec, self.place, self.settings, self.name = spec, place, settings, name
+        self._hashes = {} if hashes is None else hashes
         self._recipes: dict[tuple[str, str, str], Recipe] = {}
         self._runs: dict[tuple[Any, ...], Run] = {}
         columns = [column.name for column in spec.columns]
@@ -56,6 +61,15 @@ class Plan:
 
     def runs(self, score: Score) -> list[Run]:
         """Those that are known now: one seed of every row before the next, so that a table is soon whole."""
+        if not any(row.grid and row.choose == "validation" for row in self.spec.rows):
+            return list(self._all)  # asked for many times a second
+        return self._sorted(score)
+
+    @cached_property
+    def _all(self) -> list[Run]:
+        return self._sorted(lambda run: None)
+
+    def _sorted(self, score: Score) -> list[Run]:
         found: dict[tuple[str, str, str], Run] = {}
         for run in self._each(score):
             known = found.get(place := (run.key, run.row, run.column))
@@ -71,7 +85,7 @@ class Plan:
     def _each(self, score: Score) -> Iterator[Run]:
         if self.without_data and len(self.without_data) == len([c for c in self.spec.columns if self._has_runs(c)]):
             named = " or --images COLUMN=DIR" if self.spec.columns[0].name else ""
-            raise DataError(f"no data: name the folder of the images with --images DIR{named}")
+            raise DataError(f"{self.spec.file} has no data: name the folder of the images with --images DIR{named}")
         for column, rule in itertools.product(self.spec.columns, self.spec.rules):
             if column.name not in self.without_data:
                 for run in self._column(column, lambda run, rule=rule: score(at_rule(run, rule)), rule):  # type: ignore[misc]
@@ -151,7 +165,8 @@ class Plan:
         rank = spec.seeds_in(row, column.name).index(seed)
         order = (rank, draw, spec.rows.index(row), spec.columns.index(column))
         drawn = recipe.data.draw_seed
-        return Run(key, line, row.name, column.name, seed, drawn, values, recipe, views, data, trial, order)
+        place = (line, row.name, column.name, seed, drawn, values)
+        return Run(key, *place, recipe, views, data, trial, order, keep=spec.keep, bench=self.name)
 
     def _recipe(self, row: Row, column: Column, values: dict[str, Any]) -> Recipe:
         """Of one cell, whatever the seed and the draw."""

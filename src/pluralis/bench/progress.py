@@ -43,7 +43,7 @@ class _Ended:
 
     def say(self, state: State) -> None:
         now = time.monotonic() - self._start
-        for run in self._queue.runs():
+        for metric, run in ((bench.plan.spec.metric, run) for bench in self._queue.benches for run in bench.runs()):
             result = self._queue.finished.get(run.key)
             if result is None or run.key in self._known:
                 continue
@@ -51,7 +51,6 @@ class _Ended:
             if result.failure:
                 say(f"{now:6.0f} s  {run.label}: diverged: {result.failure}; {summary(state)}")
                 continue
-            metric = self._queue.plan.spec.metric
             value = result.test.get(metric)
             figure = "" if value is None else f"{metric} {value:.2f}, "
             say(f"{now:6.0f} s  {run.label}: {figure}{result.seconds:.0f} s of training; {summary(state)}")

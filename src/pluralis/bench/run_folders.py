@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,10 +68,10 @@ def finish(folder: Path, keep: bool) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True) if keep else remove(folder)
 
 
-def tidy(store: Store, finished: Iterable[str], keep: bool) -> None:
+def tidy(store: Store, finished: Iterable[str], kept: Container[str]) -> None:
     """Make up for processes that were killed before they had removed what nobody needs.
 
-    A folder with a result and without checkpoints is not one of them: a bench with `keep` wants it.
+    A folder with a result and without checkpoints is not one of them: another bench may want it.
     """
     done = set(finished)
     for folder in sorted((store.out / "runs").iterdir()):
@@ -81,4 +81,4 @@ def tidy(store: Store, finished: Iterable[str], keep: bool) -> None:
                 if mine and key != folder.name:
                     shutil.rmtree(folder, ignore_errors=True)
                 elif mine:
-                    finish(folder, keep)
+                    finish(folder, key in kept)

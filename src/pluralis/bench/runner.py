@@ -6,25 +6,19 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from pluralis.bench.bench import Bench, Failure
 from pluralis.bench.perform import Job
 from pluralis.bench.plan import Plan
 from pluralis.bench.run_folders import is_whole, remove
 from pluralis.bench.runs import Run
-from pluralis.bench.selections import under
-from pluralis.bench.store import Result, Store, placed
+from pluralis.bench.store import Result, Store
 from pluralis.bench.worker import Answer
 from pluralis.bench.workers import Worker
 from pluralis.errors import CheckpointError
 
 _POLL = 0.5  # seconds between two looks at what other benches do
-
-
-@dataclass(frozen=True)
-class Failure:
-    run: Run
-    error: str
 
 
 @dataclass
@@ -54,11 +48,10 @@ class State:
 
 @dataclass
 class Queue:
-    """Runs for workers that share them. All methods may be called from any thread."""
+    """Runs of one or more specs, for workers that share them. All methods may be called from any thread."""
 
-    plan: Plan
+    plans: list[Plan]
     store: Store
-    keep: bool
     limit: float = math.inf  # seconds, after which no run is begun
     say: Callable[[str], None] = print
     finished: dict[str, Result] = field(default_factory=dict)
@@ -71,6 +64,7 @@ class Queue:
         self._elsewhere: set[str] = set()
         self._change = threading.Condition()
         self._start = time.monotonic()
+        self.benches = [Bench(plan, self.finished) for plan in self.plans]
         seen: set[str] = set()
         while new := [run for run in self.runs() if run.key not in seen]:  # what is found may decide what follows
             seen |= {run.key for run in new}
@@ -78,28 +72,14 @@ class Queue:
                 self._look(run)
 
     def runs(self) -> list[Run]:
-        return self.plan.runs(self.score)
-
-    def score(self, run: Run) -> float | None:
-        """What a choice goes by."""
-        return under(self.finished[run.key], run.selection).score if run.key in self.finished else None
-
-    def results(self) -> list[Result]:
-        """What stands in the table, as each run's place there has it; of those that diverged too."""
-        shown = [run for run in self.runs() if not run.trial and run.key in self.finished]
-        return [under(placed(self.finished[run.key], run), run.selection) for run in shown]
+        """Those of the first spec before those of the next; a folder that one of them needs is kept for all."""
+        found = [run for bench in self.benches for run in bench.runs()]
+        kept = {run.key for run in found if run.keep}
+        return [replace(run, keep=True) if run.key in kept and not run.keep else run for run in found]
 
     def diverged(self) -> dict[str, Failure]:
-        """Runs of the table that have no figures; what was only tried for a choice is not among them."""
-        runs = {run.key: run for run in self.runs() if not run.trial}
-        found = {key: self.finished[key].failure for key in runs if key in self.finished}
-        return {key: Failure(runs[key], why) for key, why in found.items() if why}
-
-    def unchosen(self) -> list[str]:
-        """Rows, in their columns, whose settings are not chosen yet, or cannot be as all of them diverge."""
-        chosen = {(run.spec_row, run.column) for run in self.runs() if not run.trial}
-        tried = dict.fromkeys((run.spec_row, run.column) for run in self.runs() if run.trial)
-        return [", ".join(filter(None, place)) for place in tried if place not in chosen]
+        """Runs of any table that have no figures."""
+        return {key: failure for bench in self.benches for key, failure in bench.diverged().items()}
 
     def take(self) -> Run | None:
         """The next run, as soon as there is one; None when there will be none."""
@@ -127,7 +107,7 @@ class Queue:
                 self.made += 1
             elif outcome == "stopped":
                 self.stopped = True
-            elif outcome != "elsewhere":
+            elif outcome not in ("elsewhere", "again"):
                 error = answer.get("error", "it ended, but left no result that can be read")
                 self.failures[run.key] = Failure(run, error)
             self._change.notify_all()
@@ -148,7 +128,7 @@ class Queue:
             left, diverged = {run.key for run in self._open()}, self.diverged().keys()
             took = [result.seconds for result in self.finished.values() if not result.failure]
             return State(
-                done=len(({run.key for run in self.runs()} & self.finished.keys()) - diverged),
+                done=len(({run.key for run in self.runs()} & self.finished.keys()) - diverged - left),
                 failed=len(self.failures.keys() | diverged),
                 left=len(left - self._elsewhere),
                 elsewhere=len(left & self._elsewhere),
@@ -168,8 +148,13 @@ class Queue:
             del self.finished[run.key]
 
     def _open(self) -> list[Run]:
-        taken = self.finished.keys() | self.failures.keys() | self._running.keys()
-        return [run for run in self.runs() if run.key not in taken]
+        taken = self.failures.keys() | self._running.keys()
+        return [run for run in self.runs() if run.key not in taken and not self.is_known(run)]
+
+    def is_known(self, run: Run) -> bool:
+        """What was made for another spec may lack the folder that this one needs, when a choice asks for it late."""
+        found = self.finished.get(run.key)
+        return found is not None and bool(found.folder or found.failure or not run.keep)
 
     def _look(self, run: Run) -> bool:
         """Whether there is a result; one that is damaged is made anew."""
@@ -177,7 +162,7 @@ class Queue:
             found = self.store.read(run)
         except CheckpointError:
             return self._look_again(run)
-        if found is None or not is_whole(found, self.keep):
+        if found is None or not is_whole(found, run.keep):
             return False
         self.finished[run.key] = found
         return True
@@ -203,8 +188,11 @@ def work_off(queue: Queue, workers: list[Worker], tick: Callable[[State], None],
     def serve(worker: Worker) -> None:
         try:
             while (run := queue.take()) is not None:
-                job = Job(queue.store.out, run, queue.keep).to_dict()
-                queue.give_back(run, worker.perform(job, lambda answer, run=run: queue.heard(run, answer)))  # type: ignore[misc]
+                job = Job(queue.store.out, run).to_dict()
+                answer = worker.perform(job, lambda heard, run=run: queue.heard(run, heard))  # type: ignore[misc]
+                queue.give_back(run, answer)
+                if answer["outcome"] == "again":
+                    time.sleep(_POLL)  # those that are free come first
         except BaseException as error:
             broken.append(error)
             queue.stop()

@@ -26,11 +26,13 @@ class Run:
     trial: bool = False  # made for a choice alone, so far
     order: tuple[int, ...] = ()
     selection: str = ""  # the rule under which it stands here, where the spec has several
+    keep: bool = False  # its folder, which figures need: another bench may have made it without
+    bench: str = ""  # name of the spec, where several share a queue
 
     @property
     def label(self) -> str:
         column = "" if self.column == self.selection else self.column.removesuffix(f", {self.selection}")
-        parts = (line_name(self.spec_row, self.grid), column, f"draw {self.draw}", f"seed {self.seed}")
+        parts = (self.bench, line_name(self.spec_row, self.grid), column, f"draw {self.draw}", f"seed {self.seed}")
         return " · ".join(filter(None, parts))
 
 

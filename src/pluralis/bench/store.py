@@ -60,6 +60,9 @@ _ELSEWHERE = ("folder", "selection", "failure")
 _FIELDS = {name: _NAMES.get(name, name) for name in Result.__dataclass_fields__ if name not in _ELSEWHERE}
 
 
+FOLDERS = ("results", "runs", "logs", "locks")
+
+
 class Store:
     """Results, run folders, logs and locks under one folder. Several benches may use it at the same time."""
 
@@ -82,7 +85,7 @@ class Store:
         begun = (self.out / "results").is_dir()
         if self.out.exists() and not begun and any(not p.name.startswith(".") for p in self.out.iterdir()):
             raise RecipeError(f"{self.out} is not empty and holds no bench: name a new folder with --out")
-        for name in ("results", "runs", "logs", "locks"):
+        for name in FOLDERS:
             (self.out / name).mkdir(parents=True, exist_ok=True)
 
     def write(self, key: str, values: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis.data.randaugment import Strong
+from pluralis.data.reused import Empty
 from pluralis.errors import RecipeError
 
 COLUMNS = 8  # uniform numbers drawn for a row: area, aspect, x, y, flip, brightness, contrast, saturation
@@ -49,7 +50,9 @@ class Augment:
             images = resize(images, size)
             if self.flip:
                 images = torch.where((draws[:, 4] < 0.5)[:, None, None, None], images.flip(-1), images)
-        return self._colour(images.float(), draws) if self.jitter else images
+            if self.jitter:
+                images = images.to(torch.float32, copy=True)
+        return self._colour(images, draws) if self.jitter else images
 
     def _crop(self, images: Tensor, draws: Tensor, size: int) -> Tensor:
         area = self.area + (1 - self.area) * draws[:, 0]
@@ -60,13 +63,14 @@ class Augment:
         return _part(images, width, height, draws[:, 2], draws[:, 3], mirror, size)
 
     def _colour(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Brightness, contrast and saturation together: a·x + b·grey(x) + c with three numbers a picture."""
+        """Brightness, contrast and saturation together, in place: a·x + b·grey(x) + c with three numbers a picture."""
         bright, contrast, saturation = (1 + self.jitter * (2 * draws[:, 5:8] - 1)).T[..., None, None]
         red, green, blue = images.unbind(1)
         grey = (red * _GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2])
         level = grey.mean((1, 2), keepdim=True)
         shift = grey.mul_(bright * contrast * (1 - saturation)).add_(bright * (1 - contrast) * level)
-        return torch.addcmul(shift[:, None], images, (bright * contrast * saturation)[:, None]).clamp_(0, 255)
+        scale = (bright * contrast * saturation)[:, None]
+        return torch.addcmul(shift[:, None], images, scale, out=images).clamp_(0, 255)
 
 
 @dataclass(frozen=True)
@@ -134,13 +138,21 @@ def get_augment(name: str) -> Change:
     return AUGMENTS[name]
 
 
-def make_view(change: Change, images: Tensor, draws: Tensor, size: int) -> Tensor:
-    """change(images, draws, size); on a CPU by a few pictures at a time, which takes half as long as all at once."""
-    if images.device.type != "cpu":
-        return change(images, draws, size)
+def make_view(change: Change, images: Tensor, draws: Tensor, size: int, empty: Empty = torch.empty) -> Tensor:
+    """change(images, draws, size); on a CPU by a few pictures at a time, which takes half as long as all at once.
+
+    Those few are put together in memory that `empty` gives.
+    """
     few = max(1, _TOGETHER // (3 * size * size))
-    views = [change(*part, size=size) for part in zip(images.split(few), draws.split(few), strict=True)]
-    return views[0] if len(views) == 1 else torch.cat(views)
+    if images.device.type != "cpu" or len(images) <= few:
+        return change(images, draws, size)
+    first = change(images[:few], draws[:few], size)
+    whole = empty((len(images), *first.shape[1:]), dtype=first.dtype)
+    whole[:few] = first
+    for start in range(few, len(images), few):
+        part = slice(start, start + few)
+        whole[part] = change(images[part], draws[part], size)  # moved while it is in the processor's cache
+    return whole
 
 
 def resize(images: Tensor, size: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Dataset:
     Row order: sorted by image id (`labels.ids`). `notes` says, a line each, what the reader has left out.
     """
 
-    images: list[Path]
+    images: Sequence[Path]
     labels: Labels
     hints: Hints | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from pluralis.data.image_paths import ImagePaths
+from pluralis.data.pillow_pixels import quads
 from pluralis.data.safe_io import image_size, open_image
 from pluralis.errors import DataError, shown
 
@@ -40,13 +42,11 @@ def decode(path: str | Path, size: int, content: bytes | None = None) -> Tensor:
     except (ValueError, OSError, MemoryError) as error:
         raise DataError(f"image {shown(str(path))}: its pixels ({image.mode}) do not become RGB: {error}") from None
     # Pillow and the resampling keep four bytes a pixel: with three, both would have to move them.
-    quads = np.frombuffer(rgb.tobytes("raw", "RGBX"), np.uint8).copy()
-    pixels = torch.from_numpy(quads).view(rgb.height, rgb.width, 4).permute(2, 0, 1)
-    if pixels.shape[1:] == (size, size):
-        return pixels[:3].contiguous()
-    # Bytes are resampled as they are: ten times as fast as floats and never more than one level off.
-    squashed = F.interpolate(pixels[None], size=(size, size), mode="bilinear", antialias=True)
-    return squashed[0, :3].contiguous()
+    pixels = quads(rgb)[None].permute(0, 3, 1, 2)
+    if pixels.shape[2:] != (size, size):
+        # Bytes are resampled as they are: ten times as fast as floats and never more than one level off.
+        pixels = F.interpolate(pixels, size=(size, size), mode="bilinear", antialias=True)
+    return pixels[0, :3].contiguous()
 
 
 def decoding() -> str:
@@ -55,7 +55,10 @@ def decoding() -> str:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any Pillow image as mode RGB; ValueError where its numbers have no agreed meaning as colours."""
+    """Any Pillow image as mode RGB; ValueError where its numbers have no agreed meaning as colours.
+
+    One that is RGB already is handed over as it is, and `quads` then shows its own memory.
+    """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):
@@ -87,7 +90,7 @@ def _grey16(image: Image.Image) -> Image.Image:
 class ImageFiles:
     """Images on disk, one for each row; what the loader asks for pixels."""
 
-    paths: list[Path]
+    paths: Sequence[Path]
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -106,19 +109,19 @@ class ImageFiles:
 
     def select(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> ImageFiles:
         """The images of `rows`, in that order."""
-        return ImageFiles([self.paths[row] for row in rows])
+        return ImageFiles(ImagePaths.of(self.paths).take(rows))
 
     def signature(self) -> bytes:
         """The sizes of the files: they change with almost every edit, and cost no decoding."""
-        return repr([path.stat().st_size for path in self.paths]).encode()
+        return repr([os.stat(path).st_size for path in ImagePaths.of(self.paths).texts()]).encode()
 
     def origins(self) -> Iterator[str]:
         """What each row is decoded from: it changes with the file's place, and with whatever its folder says of it."""
-        for path in self.paths:
+        for path in ImagePaths.of(self.paths).texts():
             try:
-                facts = path.stat()
+                facts = os.stat(path)
             except OSError as error:
-                raise DataError(f"image {shown(str(path))} cannot be read: {error.strerror}; check the path") from None
+                raise DataError(f"image {shown(path)} cannot be read: {error.strerror}; check the path") from None
             # The time of the inode too: it tells of a file that was painted over, with its old size and time put back.
             yield f"{os.path.abspath(path)}\0{facts.st_size}\0{facts.st_mtime_ns}\0{facts.st_ctime_ns}\0{facts.st_ino}"
 

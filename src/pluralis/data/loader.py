@@ -22,6 +22,7 @@ from torch import Tensor
 from pluralis import distributed
 from pluralis.data import decoded
 from pluralis.data.augment import get_augment, make_view, resize
+from pluralis.data.reused import Reused
 from pluralis.data.workers import keep_memory, make_ahead
 from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
@@ -149,10 +150,12 @@ class Loader:
             change, random = get_augment(name), generator(seed, "augment", clock.stage, clock.epoch, view)
             views.append((change, torch.rand((len(self), change.columns), generator=random).to(self.device)))
 
+        memory = Reused()
+
         def finish(index: Tensor, pixels: Tensor) -> Tensors:
             if self._flat:
                 return (pixels,) * len(views)
-            return tuple(make_view(change, pixels, draws[index], self.size) for change, draws in views)
+            return tuple(make_view(change, pixels, draws[index], self.size, memory.empty) for change, draws in views)
 
         shares = [self._share(rows) for rows in _cut(order, batch_size)[start:]]
         stream = self._stream([rows for rows, _ in shares], finish)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
+from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError, shown
 
 
@@ -16,7 +17,7 @@ def select_rows(data: Dataset, rows: Sequence[int] | npt.NDArray[np.int64]) -> D
     """The images, labels and hints of `rows`, in that order; no row twice."""
     chosen = np.asarray(rows, np.int64)
     hints = data.hints and data.hints.select(chosen, len(data))
-    return Dataset([data.images[row] for row in chosen], data.labels.select(chosen), hints)
+    return Dataset(ImagePaths.of(data.images).take(chosen), data.labels.select(chosen), hints)
 
 
 def leave_out(data: Dataset, names: set[str], where: Path) -> Dataset:

@@ -14,7 +14,7 @@ from pluralis.data.safe_io import image_size
 from pluralis.data.shards import ShardFiles, Shards, is_shards
 
 
-def pictures(images: str | Path, paths: list[Path]) -> ImageFiles | ShardImages:
+def pictures(images: str | Path, paths: Sequence[Path]) -> ImageFiles | ShardImages:
     """The images at `paths`, as a reader gave them: files, or members of the shards `images`."""
     if not is_shards(images):
         return ImageFiles(paths)

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import bad_name, own_file, shown
 from pluralis.data.tar_headers import Member, members
 from pluralis.data.whole_file import whole_file
@@ -107,8 +108,8 @@ def read_shard(path: Path) -> tuple[Shard, list[Member]]:
 class Shards:
     """The members of several tar files by their names, which must be different.
 
-    `find` and `require` are those of a folder of images, so that a label file can name members as it would name files.
-    The path of a member is that of its shard and its name behind it.
+    `usual`, `find`, `locate` and `require` are those of a folder of images, so that a label file can name members as it
+    would name files. The path of a member is that of its shard and its name behind it.
     """
 
     def __init__(self, images: str | Path) -> None:
@@ -126,16 +127,24 @@ class Shards:
                     both = f"{self.shards[other[0]].path} and {path}"
                     raise DataError(f"{shown(member.name)} is in {both}; give every image a name of its own")
 
-    def find(self, name: str) -> tuple[str, Path]:
-        """The usual spelling of `name` and its path; DataError where it is no name, a note if it is missing."""
+    def usual(self, name: str) -> str:
+        """The usual spelling of `name`; DataError where it is no name."""
         reason = bad_name(name)
         if reason:
             raise DataError(f"entry {shown(name)} is refused: {reason}; give the name of a member of {self.root}")
-        usual = os.path.normpath(name)
+        return os.path.normpath(name)
+
+    def find(self, name: str) -> tuple[str, Path]:
+        """The usual spelling of `name` and its path; DataError where it is no name, a note if it is missing."""
+        usual = self.usual(name)
         if usual not in self.places:
             self.missing.append(name)
             return usual, Path(self.root) / usual
         return usual, self.path(usual)
+
+    def locate(self, names: Sequence[str]) -> ImagePaths:
+        """The paths of all `names`, as `find` says."""
+        return ImagePaths.of([self.find(name)[1] for name in names])
 
     def path(self, name: str) -> Path:
         return self.shards[self.places[name][0]].path / name
@@ -158,7 +167,7 @@ class Shards:
         """The members of these paths, in that order."""
         found = {str(shard.path) for shard in self.shards}
         names = []
-        for path in map(str, paths):
+        for path in ImagePaths.of(paths).texts():
             ends = (match.start() + 4 for match in re.finditer(r"\.tar/", path))
             names.append(next(path[end + 1 :] for end in ends if path[:end] in found))
         return self.files(names)

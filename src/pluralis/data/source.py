@@ -16,6 +16,7 @@ from pluralis.config import DataPart, SelectPart
 from pluralis.data import protocols
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats import FORMATS, coco, read, voc
+from pluralis.data.image_paths import ImagePaths
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, TensorImages
 from pluralis.data.shard_images import pictures
@@ -201,7 +202,7 @@ def _refuse_overlap(source: Source, test: Source) -> None:
     """Figures on pictures that were trained on would say nothing."""
     if not isinstance(source.images, ImageFiles) or not isinstance(test.images, ImageFiles):
         return
-    both = set(source.images.paths) & set(test.images.paths)
+    both = set(ImagePaths.of(source.images.paths).texts()).intersection(ImagePaths.of(test.images.paths).texts())
     if both:
         raise DataError(
             f"{len(both)} of the {len(test.labels)} test images are among the training images, such as {min(both)}:"

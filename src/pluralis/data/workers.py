@@ -6,6 +6,7 @@ anew for each batch would cost the kernel a tenth of the time of decoding, and c
 
 from __future__ import annotations
 
+import gc
 import mmap
 import multiprocessing
 import signal
@@ -131,6 +132,7 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)  # the threads of the first process are not here, and the cores have a worker each
     keep_memory()
+    gc.freeze()  # else whatever the first process holds is searched for garbage again and again
     answer: tuple[torch.dtype, torch.Size] | Exception
     while True:
         try:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pluralis.errors import LabelError
-from pluralis.losses.fused import Unit, contrast_rows, fusible
+from pluralis.losses.fused import contrast_fits, contrast_rows, fusible, unit_contrast
 from pluralis.params import choice
 
 VARIANTS = ("paper", "released")
 _NEVER = -1e30  # a similarity that takes no part in a sum of exponentials; −inf would give NaN where all are left out
 _ALONE = -2  # a class that nobody has
-
-
-def unit(x: Tensor) -> Tensor:
-    """The rows of x [A, d] at length 1, as the contrast needs them; rows of length 0 stay.
-
-    >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
-    """
-    return Unit.apply(x) if fusible(x) else F.normalize(x, dim=1)
+_EPS = 1e-12  # what is shorter is divided by this, as in `F.normalize`
 
 
 def label_contrast(
@@ -48,12 +39,13 @@ def label_contrast(
     the fraction is undefined, is left out. `variant="released"`: the denominator runs over all except k, the terms are
     averaged over P(k) and over the anchors that have any (Khosla et al., Supervised Contrastive Learning, 2020).
 
-    anchors: [A, d], of length 1 each; classes: [A]; queue: [K, d], without gradient; queue_classes: [K]. Class −1
-    marks what takes no part. Returns a scalar, which is 0 but part of the graph where there is nothing to contrast.
+    anchors: x [A, d], of which z = x/‖x‖ is made here; classes: [A]; queue: [K, d], of length 1 each, without gradient;
+    queue_classes: [K]. Class −1 marks what takes no part. Returns a scalar, which is 0 but part of the graph where
+    there is nothing to contrast.
 
-    >>> z = torch.eye(2)[[0, 0, 1]]
+    >>> x = 3 * torch.eye(2)[[0, 0, 1]]
     >>> nothing = torch.empty(0, 2), torch.empty(0, dtype=torch.long)
-    >>> label_contrast(z, torch.tensor([0, 0, 1]), *nothing, temperature=1.0)        # −(2/3) log(e¹ / e⁰)
+    >>> label_contrast(x, torch.tensor([0, 0, 1]), *nothing, temperature=1.0)        # −(2/3) log(e¹ / e⁰)
     tensor(-0.6667)
     """
     if len(anchors) != len(classes) or len(queue) != len(queue_classes):
@@ -61,37 +53,36 @@ def label_contrast(
             f"contrast: {len(anchors)} anchors have {len(classes)} classes and {len(queue)} queued embeddings have "
             f"{len(queue_classes)}; give one class for each"
         )
+    if anchors.shape[1:] != queue.shape[1:]:
+        raise LabelError(
+            f"contrast: anchors have shape {tuple(anchors.shape)} and queued embeddings {tuple(queue.shape)}; give "
+            "rows of one length"
+        )
     released = choice("contrast", "variant", variant, VARIANTS) == "released"
     dtype = torch.promote_types(anchors.dtype, torch.float32)
     if not len(anchors):
         return anchors.to(dtype).sum()
     scale = None if released else 1 / max(len(anchors) if entries is None else entries, 1)
-    with torch.autocast(anchors.device.type, enabled=False):
-        total: Tensor = _Contrast.apply(
-            anchors.to(dtype), classes, queue.detach().to(dtype), queue_classes, temperature, scale
-        )
+    x, queue = anchors.to(dtype), queue.detach().to(dtype)
+    with torch.autocast(x.device.type, enabled=False) if torch.is_autocast_enabled(x.device.type) else nullcontext():
+        total: Tensor = _Contrast.apply(x, classes.long(), queue, queue_classes.long(), temperature, scale)
     return total
 
 
 class _Contrast(torch.autograd.Function):
-    """Finds the gradient on the way forward, from the one exponential of [A, A + K] that the value needs anyway.
+    """Finds the gradient on the way forward, from the exponentials of [A, A + K] that the value needs anyway.
 
     `scale` is 1/B, or None for the released variant.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
+        ctx: Any, x: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
     ) -> Tensor:
-        every = torch.cat([z, queue])
-        similar = torch.addmm(z.new_empty(()), z, every.T, beta=0, alpha=1 / tau)
-        contrast = _fused if fusible(z) else _plain
-        value, slope = contrast(similar, classes, queue_classes, scale is None)
-        if ctx.needs_input_grad[0]:
-            by = -(scale or 1) / tau
-            along = slope @ every  # both factors of the similarities between anchors move
-            ctx.save_for_backward(along.addmm_(slope[:, : len(z)].T, z, beta=by, alpha=by))
-        return value if scale is None else value.mul_(scale)
+        contrast = unit_contrast if contrast_fits(x, queue) else by_matrices
+        value, slope = contrast(x, classes, queue, queue_classes, tau, scale)
+        ctx.save_for_backward(slope)
+        return value
 
     @staticmethod
     @once_differentiable
@@ -100,31 +91,47 @@ class _Contrast(torch.autograd.Function):
         return slope * grad, None, None, None, None, None
 
 
-def _plain(similar: Tensor, classes: Tensor, queue_classes: Tensor, released: bool) -> tuple[Tensor, Tensor]:
-    """The sum over anchors (`released`: the mean) and minus its derivative by the similarities, which are used up."""
+def by_matrices(
+    x: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """The value, and its derivative by x."""
+    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    short = length < _EPS
+    z = x / length.clamp_(min=_EPS)
+    every = torch.cat([z, queue])
+    similar = torch.addmm(z.new_empty(()), z, every.T, beta=0, alpha=1 / tau)
+    contrast = _fused if fusible(z) else _plain
+    value, slope = contrast(similar, classes, queue_classes, scale)
+    along = slope @ every  # both factors of the similarities between anchors move
+    along.addmm_(slope[:, : len(z)].T, z, beta=-1 / tau, alpha=-1 / tau)
+    part = (along * z).sum(1, keepdim=True).masked_fill_(short, 0)
+    return value, along.addcmul_(z, part, value=-1).div_(length)
+
+
+def _plain(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    """`scale` × the sum over anchors (None: their mean), and minus its derivative by the similarities, now used up."""
     every_class = torch.cat([classes, queue_classes])
     nobody = every_class < 0
     partners = classes.masked_fill(nobody[: len(classes)], _ALONE)[:, None] == every_class
-    if released:
+    if scale is None:
         rivals = similar.masked_fill(nobody, _NEVER).fill_diagonal_(_NEVER)
     else:
         rivals = similar.masked_fill(partners | nobody, _NEVER)
     partners.fill_diagonal_(False)  # an anchor is not its own partner; its other view is
     shares = rivals.softmax(1)
     norm = rivals.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log_()  # log Σ_N exp(z_k·z_t/τ)
-    if released:
+    if scale is None:
         count = partners.sum(1, keepdim=True, dtype=norm.dtype)
         terms = partners / (count.clamp(min=1) * count.count_nonzero().clamp_(min=1))
     else:
-        terms = partners * torch.gt(norm, _NEVER / 2, out=torch.empty_like(norm))
+        terms = partners * torch.gt(norm, _NEVER / 2, out=torch.empty_like(norm)).mul_(scale)
     value = torch.dot(terms.view(-1), torch.sub(norm, similar, out=similar).view(-1))
     return value, terms.addcmul_(shares, terms.sum(1, keepdim=True), value=-1)
 
 
-def _fused(similar: Tensor, classes: Tensor, queue_classes: Tensor, released: bool) -> tuple[Tensor, Tensor]:
+def _fused(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
     """The same, by one kernel."""
-    rows = contrast_rows(similar, classes, queue_classes, released)
-    if not released:
-        return rows[0].sum(), similar
-    value, anchors = rows.sum(1).unbind()
+    if scale is not None:
+        return contrast_rows(similar, classes, queue_classes, scale, released=False).sum(), similar
+    value, anchors = contrast_rows(similar, classes, queue_classes, 1.0, released=True).sum(1).unbind()
     return value / anchors.clamp_(min=1), similar.div_(anchors)

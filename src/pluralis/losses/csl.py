@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -41,14 +43,30 @@ def csl(
     tensor([[0.6931, 0.1733, 0.0000]])
     """
     check_batch(logits, labels, reduction)
-    minus = signs(labels).neg_()
-    unknown = minus == 0
-    code = minus.masked_fill(unknown if common is None else unknown & ~common, _ASSUMED)
-    k = min(likely * logits.shape[0], logits.numel())
+    gammas, k = (gamma_pos, gamma_neg, gamma_unann), min(likely * logits.shape[0], logits.numel())
+    if fusible(logits):
+        among = marked(logits, labels, k) if k > 0 else None
+        return pointwise(partial(selective, among=among, common=common, gammas=gammas), logits, labels, reduction)
+    sign = signs(labels).contiguous()
+    unknown = sign == 0
+    code = (unknown if common is None else unknown & ~common).view(torch.int8).mul(_ASSUMED)
     if k > 0:
-        where = largest_unknown(logits, unknown, k)
-        code.view(-1)[where] = minus.reshape(-1)[where]
-    return pointwise(partial(_selective, gammas=(gamma_pos, gamma_neg, gamma_unann)), logits, code, reduction)
+        code.view(-1).index_fill_(0, largest_unknown(logits, unknown, k), 0)
+    code.sub_(sign)
+    return pointwise(partial(_selective, gammas=gammas), logits, code, reduction)
+
+
+def marked(logits: Tensor, labels: Tensor, k: int) -> Tensor:
+    """The logits of unknown entries, but +∞ for the k largest; of known ones −∞, or +∞ if there are too few others.
+
+    >>> import torch
+    >>> marked(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[1, 0, 0]]), 1)
+    tensor([[-inf, 1., inf]])
+    """
+    among = torch.where(labels.contiguous() == 0, logits.detach().contiguous(), -math.inf)
+    flat = among.view(-1)
+    flat.index_fill_(0, flat.topk(k, sorted=False).indices, math.inf)
+    return among
 
 
 class CSL(PriorLoss):
@@ -101,8 +119,6 @@ def _selective(
     z: Tensor, code: Tensor, slope: bool, gammas: tuple[float, float, float]
 ) -> tuple[Tensor, Tensor | None]:
     """−x^γ log(1−x) as in asymmetric loss, of the codes −1 (present), 1 (absent) and `_ASSUMED`; 0 is left out."""
-    if fusible(z):
-        return selective(z, code, gammas, slope)
     given = code.to(z.dtype)
     side = given.clamp(-1, 1)
     wrong = z * side  # the logit of x

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pluralis.losses.quadrature import rule_table
 
 
 def fusible(x: Tensor) -> bool:
-    """Float32 on the current GPU, where Triton starts its kernels, and Triton is there."""
-    if torch.compiler.is_compiling() or not x.is_cuda or x.dtype != torch.float32:
+    """Computed in float32 on the current GPU, where Triton starts its kernels, and Triton is there."""
+    if torch.compiler.is_compiling() or not x.is_cuda or x.dtype == torch.float64:
         return False
     return x.device.index == torch.cuda.current_device() and _has_triton()
 
@@ -44,60 +42,94 @@ def one_rows(z: Tensor, y: Tensor, nodes: int, a: float, absent: bool, slope: bo
     return loss, derivative
 
 
-def selective(z: Tensor, code: Tensor, gammas: tuple[float, float, float], slope: bool) -> tuple[Tensor, Tensor | None]:
-    """`csl`'s kernel: loss and derivative of every entry."""
+def rate_rows(
+    z: Tensor, y: Tensor, log_rate: float | Tensor, log_unwritten: float | Tensor, absent: bool, slope: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`selection_rate.rate_likelihood`: [b] in float64 the loss of each row of z, y [b, C], and its derivative."""
     from pluralis.losses import fused_kernels as kernels
 
-    z, code = z.contiguous(), code.contiguous()
-    loss, derivative = torch.empty_like(z), torch.empty_like(z) if slope else None
-    if z.numel():
-        grid = (-(-z.numel() // 1024),)
-        kernels.selective[grid](z, code, loss, derivative, z.numel(), *gammas, SLOPE=slope, BLOCK=1024, num_warps=4)
+    z, y = z.contiguous(), _numbers(y).contiguous()
+    loss = torch.empty(len(z), dtype=torch.float64, device=z.device)
+    derivative = torch.empty_like(z) if slope else None
+    logs, each = (log_rate, log_unwritten), isinstance(log_rate, Tensor)
+    tensors = [log.to(z).expand(z.shape[1]).contiguous() if isinstance(log, Tensor) else None for log in logs]
+    numbers = [0.0 if isinstance(log, Tensor) else log for log in logs]
+    if len(z):
+        kernels.rate_rows[(len(z),)](
+            z, y, *tensors, *numbers, loss, derivative, z.shape[1], PER_CLASS=each, ABSENT=absent, SLOPE=slope,
+            **_block(z.shape[1]),
+        )  # fmt: skip
     return loss, derivative
 
 
-def contrast_rows(similar: Tensor, classes: Tensor, queue_classes: Tensor, released: bool) -> Tensor:
-    """[2, A] of each anchor the sum over its partners (a mean if `released`), and 1 where it has any, else 0.
+def selective(
+    z: Tensor,
+    y: Tensor,
+    slope: bool,
+    among: Tensor | None,
+    common: Tensor | None,
+    gammas: tuple[float, float, float],
+) -> tuple[Tensor, Tensor | None]:
+    """`csl`'s kernel: loss and derivative of every entry of z, y [N, C].
 
-    similar: [A, A + K], contiguous; minus the derivative by it takes its place.
+    Left out are unknown entries where `among` [N, C], see `csl.marked`, is +∞, or the class is `common` ([C] bool).
     """
     from pluralis.losses import fused_kernels as kernels
 
-    rows = similar.new_empty(2, len(similar))
+    z, y = z.contiguous(), y.contiguous()
+    loss, derivative = torch.empty_like(z), torch.empty_like(z) if slope else None
+    if z.numel():
+        if common is not None:
+            common = common.expand(z.shape[1]).contiguous().view(torch.int8)
+        kernels.selective[(-(-z.numel() // 1024),)](
+            z, y, among, common, loss, derivative, z.numel(), z.shape[1], *gammas, LIKELY=among is not None,
+            COMMON=common is not None, SLOPE=slope, BLOCK=1024, num_warps=4,
+        )  # fmt: skip
+    return loss, derivative
+
+
+def contrast_fits(x: Tensor, queue: Tensor) -> bool:
+    """A program for each row of x [A, d] walks over x and the queue [K, d] before matrix products would be started."""
+    anchors, dim = x.shape
+    return anchors <= _ANCHORS and dim <= _DIM and (anchors + len(queue)) * dim <= _WALK and fusible(x)
+
+
+def unit_contrast(
+    x: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """`contrast.by_matrices` without matrices: the value, and its derivative by x."""
+    from pluralis.losses import contrast_kernels as kernels
+
+    x, released, (anchors, dim) = x.contiguous(), scale is None, x.shape
+    width = max(16, _power_of_two(dim))
+    shape = {"RELEASED": released, "DIM": width, "BLOCK": 8192 // width, "num_warps": 16}
+    places = x, classes.contiguous(), queue.contiguous(), queue_classes.contiguous(), x.new_empty(4 * anchors)
+    value, slope = x.new_empty(()), torch.empty_like(x)
+    kernels.anchor_values[(anchors,)](
+        *places, anchors, len(queue), dim, 1 / tau, 1.0 if scale is None else scale, **shape
+    )
+    kernels.anchor_slopes[(anchors,)](*places, value, slope, anchors, len(queue), dim, 1 / tau, **shape)
+    return value, slope
+
+
+def contrast_rows(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float, released: bool) -> Tensor:
+    """[A] of each anchor `scale` times the sum over its partners; if `released`, [2, A]: the mean, and 1 if it has any.
+
+    similar: [A, A + K], contiguous; minus the derivative by it takes its place.
+    """
+    from pluralis.losses import contrast_kernels as kernels
+
+    rows = similar.new_empty((2, len(similar)) if released else (len(similar),))
     kernels.contrast_rows[(len(similar),)](
-        similar, classes.contiguous(), queue_classes.contiguous(), rows, len(classes), len(queue_classes),
+        similar, classes.contiguous(), queue_classes.contiguous(), rows, len(classes), len(queue_classes), scale,
         RELEASED=released, **_block(similar.shape[1]),
     )  # fmt: skip
     return rows
 
 
-class Unit(torch.autograd.Function):
-    """Rows of length 1, as `F.normalize(x, dim=1)`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        from pluralis.losses import fused_kernels as kernels
-
-        x = x.contiguous()
-        out, norms = torch.empty_like(x), x.new_empty(len(x))
-        if len(x):
-            kernels.unit_rows[(len(x),)](x, out, norms, x.shape[1], _EPS, **_block(x.shape[1]))
-        ctx.save_for_backward(out, norms)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        from pluralis.losses import fused_kernels as kernels
-
-        out, norms = ctx.saved_tensors
-        grad, slope = grad.contiguous(), torch.empty_like(out)
-        if len(out):
-            kernels.unit_gradient[(len(out),)](out, norms, grad, slope, out.shape[1], _EPS, **_block(out.shape[1]))
-        return slope
-
-
-_EPS = 1e-12  # as in `F.normalize`
+# What `contrast_fits`: two programs for each of the 132 multiprocessors of an H200; a row that fits in a tile; and as
+# much of a walk as takes a program less than the host takes to start the launches of the other way.
+_ANCHORS, _DIM, _WALK = 256, 1024, 1 << 21
 
 
 def _numbers(y: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _exp(x):
+def exp(x):
     """e^x for x ≤ 0 with the digits of float32: Triton's own loses those of x·log₂e as |x| grows."""
     x = tl.where(x < -200.0, -200.0, x)  # 0 all the same; a NaN stays one
     n = tl.floor(x * 1.4426950408889634 + 0.5)
@@ -21,7 +21,7 @@ def _exp(x):
 @triton.jit
 def _sides(x):
     """σ(x), σ(−x) and log(1 + e^x), all from e^−|x|: no digits are lost on either side."""
-    e = _exp(-tl.abs(x))
+    e = exp(-tl.abs(x))
     near = 1.0 + e
     low = tl.where(near == 1.0, e, tl.log(near) * (e / tl.where(near == 1.0, 1.0, near - 1.0)))  # log1p(e)
     right = tl.where(x < 0.0, e, 1.0) / near
@@ -107,103 +107,69 @@ def _roles(label, seen, inside, ABSENT: tl.constexpr):
 
 
 @triton.jit
-def selective(z, code, loss, slope, entries, present, absent, assumed, SLOPE: tl.constexpr, BLOCK: tl.constexpr):
-    """x^γ log(1 + e^r) with x = σ(r): r = −z, γ = present for the code −1; r = z for 1 (absent) and 2 (assumed)."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+def rate_rows(
+    z, y, log_rates, log_unwrittens, log_rate, log_unwritten, loss, slope, C,
+    PER_CLASS: tl.constexpr, ABSENT: tl.constexpr, SLOPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row of z, y [N, C]: its loss in float64 and the derivative; log ρ and log(1−ρ) are numbers, or [C]."""
+    row = tl.program_id(0).to(tl.int64)
+    z += row * C
+    y += row * C
+    seen = 1
+    if not ABSENT:
+        written = tl.zeros([BLOCK], tl.int32)
+        for start in range(0, C, BLOCK):
+            c = start + tl.arange(0, BLOCK)
+            written = tl.maximum(written, (tl.load(y + c, mask=c < C, other=0) > 0).to(tl.int32))
+        seen = tl.max(written, 0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, C, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        minus, known, hidden = _roles(tl.load(y + c, mask=c < C, other=0), seen, c < C, False)
+        value = tl.load(z + c, mask=c < C, other=0.0)
+        if PER_CLASS:
+            rate = tl.load(log_rates + c, mask=c < C, other=0.0)
+            rest = tl.load(log_unwrittens + c, mask=c < C, other=0.0)
+        else:
+            rate = tl.full([BLOCK], log_rate, tl.float32)
+            rest = tl.full([BLOCK], log_unwritten, tl.float32)
+        present = value + rest  # the log-odds of r
+        _, _, fold = _sides(-tl.abs(present))
+        x = tl.where(value >= -rest, -rest, value) + rate - fold  # a NaN stays one
+        wrong = tl.where(hidden > 0.0, x, value * minus)
+        right, _, cost = _sides(wrong)
+        total += cost * (known + hidden)  # where all is left out a NaN is still seen; beyond the row the cost is log 2
+        if SLOPE:
+            p, _, _ = _sides(value)
+            _, absent, _ = _sides(present)
+            unknown = p * absent * exp(rate)
+            tl.store(slope + row * C + c, tl.where(hidden > 0.0, unknown, minus * right), mask=c < C)
+    tl.store(loss + row, tl.sum(total.to(tl.float64), 0))
+
+
+@triton.jit
+def selective(
+    z, y, among, common, loss, slope, entries, C, present, absent, assumed,
+    LIKELY: tl.constexpr, COMMON: tl.constexpr, SLOPE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """x^γ log(1 + e^r) with x = σ(r): r = −z, γ = present where y > 0; r = z, γ = absent where y < 0, else assumed.
+
+    0 where y = 0 and `among` is +∞ (LIKELY), or that class is `common` [C] (COMMON).
+    """
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
     inside = at < entries
-    kind = tl.load(code + at, mask=inside, other=0)
-    side = tl.where(kind > 0, 1.0, tl.where(kind < 0, -1.0, 0.0))
+    label = tl.load(y + at, mask=inside, other=0)
+    side = tl.where(label > 0, -1.0, tl.full([BLOCK], 1.0, tl.float32))
+    if LIKELY:
+        side = tl.where((label == 0) & (tl.load(among + at, mask=inside, other=0.0) == float("inf")), 0.0, side)
+    if COMMON:
+        c = ((start % C).to(tl.int32) + tl.arange(0, BLOCK)) % C
+        side = tl.where((label == 0) & (tl.load(common + c) != 0), 0.0, side)
     wrong = tl.load(z + at, mask=inside, other=0.0) * side
-    gamma = tl.where(kind > 1, assumed, tl.where(kind > 0, absent, present))
+    gamma = tl.where(label > 0, present, tl.where(label < 0, absent, assumed))
     x, rest, cost = _sides(wrong)
-    factor = _exp((wrong - cost) * gamma) * side
+    factor = exp((wrong - cost) * gamma) * side
     tl.store(loss + at, factor * cost * side, mask=inside)
     if SLOPE:
         tl.store(slope + at, factor * (x + gamma * rest * cost), mask=inside)
-
-
-@triton.jit
-def contrast_rows(similar, classes, queue_classes, rows, A, K, RELEASED: tl.constexpr, BLOCK: tl.constexpr):
-    """A row of the similarities [A, A + K], which minus the derivative replaces; rows [2, A]: its value, and 1 or 0.
-
-    First log Σ_N e^{similar} and the number of partners, block by block, and then value and derivative; 0 stands for an
-    anchor that has nothing to contrast.
-    """
-    row = tl.program_id(0)
-    similar += row.to(tl.int64) * (A + K)
-    own = tl.load(classes + row)
-    top = tl.full([BLOCK], -1e30, tl.float32)
-    below = tl.zeros([BLOCK], tl.float32)
-    count = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, A + K, BLOCK):
-        t = start + tl.arange(0, BLOCK)
-        value = tl.load(similar + t, mask=t < A + K, other=0.0)
-        partner, rival = _pairs(classes, queue_classes, row, own, t, A, K, RELEASED)
-        higher = tl.where(rival & (value > top), value, top)
-        below = below * _exp(top - higher) + tl.where(rival, _exp(value - higher), 0.0)
-        top = higher
-        count += tl.where(partner, 1.0, 0.0)
-    most = tl.max(top, 0)
-    rivals = tl.sum(below * _exp(top - most), 0)
-    partners = tl.sum(count, 0)
-    any_pair = (partners > 0.0) & (rivals != 0.0)
-    norm = most + tl.log(tl.where(rivals != 0.0, rivals, 1.0))
-    weight = tl.where(any_pair, 1.0 / partners if RELEASED else 1.0, 0.0)
-
-    found = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, A + K, BLOCK):
-        t = start + tl.arange(0, BLOCK)
-        value = tl.load(similar + t, mask=t < A + K, other=0.0)
-        partner, rival = _pairs(classes, queue_classes, row, own, t, A, K, RELEASED)
-        term = tl.where(partner, weight, 0.0)
-        share = tl.where(rival, _exp(tl.where(rival, value - norm, 0.0)), 0.0)
-        found += term * tl.where(partner, norm - value, 0.0)
-        tl.store(similar + t, term - share * (weight * partners), mask=t < A + K)
-    tl.store(rows + row, tl.sum(found, 0))
-    tl.store(rows + A + row, tl.where(any_pair, 1.0, 0.0))
-
-
-@triton.jit
-def _pairs(classes, queue_classes, row, own, t, A, K, RELEASED: tl.constexpr):
-    """Which of the places t are partners of an anchor, and which are rivals: see `label_contrast`."""
-    kind = tl.load(classes + t, mask=t < A, other=-1)
-    kind = tl.where(t < A, kind, tl.load(queue_classes + (t - A), mask=(t >= A) & (t < A + K), other=-1))
-    partner = (kind == own) & (kind >= 0) & (t != row)
-    rival = (kind >= 0) & ((t != row) if RELEASED else (kind != own))
-    return partner, rival
-
-
-@triton.jit
-def unit_rows(x, out, norms, D, eps, BLOCK: tl.constexpr):
-    """Rows of x [M, D] divided by their length, or by eps where that is less."""
-    row = tl.program_id(0).to(tl.int64)
-    square = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, D, BLOCK):
-        d = start + tl.arange(0, BLOCK)
-        value = tl.load(x + row * D + d, mask=d < D, other=0.0)
-        square += value * value
-    norm = tl.sqrt(tl.sum(square, 0))
-    tl.store(norms + row, norm)
-    norm = tl.where(norm < eps, eps, norm)
-    for start in range(0, D, BLOCK):
-        d = start + tl.arange(0, BLOCK)
-        tl.store(out + row * D + d, tl.load(x + row * D + d, mask=d < D, other=0.0) / norm, mask=d < D)
-
-
-@triton.jit
-def unit_gradient(out, norms, grad, slope, D, eps, BLOCK: tl.constexpr):
-    """(g − u (u·g))/‖x‖, and g/eps where the length is less than eps."""
-    row = tl.program_id(0).to(tl.int64)
-    along = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, D, BLOCK):
-        d = start + tl.arange(0, BLOCK)
-        u = tl.load(out + row * D + d, mask=d < D, other=0.0)
-        along += u * tl.load(grad + row * D + d, mask=d < D, other=0.0)
-    norm = tl.load(norms + row)
-    part = tl.where(norm < eps, 0.0, tl.sum(along, 0))
-    norm = tl.where(norm < eps, eps, norm)
-    for start in range(0, D, BLOCK):
-        d = start + tl.arange(0, BLOCK)
-        u = tl.load(out + row * D + d, mask=d < D, other=0.0)
-        g = tl.load(grad + row * D + d, mask=d < D, other=0.0)
-        tl.store(slope + row * D + d, (g - u * part) / norm, mask=d < D)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import DataError
+from pluralis.losses.fused import fusible, rate_rows
 from pluralis.losses.kernels import check_batch, log_sigmoid, signs, softplus
 from pluralis.losses.rowwise import RowKernel, Rows, rowwise
 from pluralis.losses.selection_one import roles
@@ -123,6 +124,8 @@ def _likelihood(log_rate: float | Tensor, log_unwritten: float | Tensor, absent:
     """
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
+        if not learned and fusible(z):
+            return *rate_rows(z, y, log_rate, log_unwritten, absent, slope), None
         minus, known, hidden = roles(z, y)
         if absent:
             hidden = 1 - known

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pluralis import distributed
 from pluralis.errors import RecipeError
 from pluralis.losses import functional
-from pluralis.losses.contrast import VARIANTS, label_contrast, unit
+from pluralis.losses.contrast import VARIANTS, label_contrast
 from pluralis.method import Batch, Clock, Method, Setup
 from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
@@ -140,12 +140,12 @@ class LAC(Method):
         """L_LAC of the chosen [B, C] entries of both views' embeddings [2B, C, d]."""
         row, classes = chosen.nonzero(as_tuple=True)
         both = torch.cat([embedded[row, classes], embedded[row + len(chosen), classes]])
-        z = unit(self.projector(both).float())
+        x = self.projector(both).float()
         twice, past = classes.repeat(2), (self.queue.rows, self.queue.classes)
-        loss = label_contrast(z, twice, *past, self.temperature, 2 * chosen.numel(), self.variant)
+        loss = label_contrast(x, twice, *past, self.temperature, 2 * chosen.numel(), self.variant)
         # A batch of weight 0 is a stand-in for none: its row is another process's.
-        kept = 0 if weight == 0 else len(z) if self.released else len(row)
-        self._selected = z[:kept].detach(), twice[:kept]
+        kept = 0 if weight == 0 else len(x) if self.released else len(row)
+        self._selected = F.normalize(x[:kept].detach(), dim=1), twice[:kept]
         return loss if self.released else loss / chosen.shape[1]
 
     def after_step(self, clock: Clock) -> None:

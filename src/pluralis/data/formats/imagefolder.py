@@ -9,6 +9,7 @@ from pathlib import Path
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import from_lists
 from pluralis.data.formats.table import check_classes
+from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import resolve_inside
 from pluralis.errors import DataError, nearest
 
@@ -36,7 +37,7 @@ def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str =
     if not root.is_dir():
         raise DataError(f"there is no folder {str(root)!r}; give the one that holds a folder for each class")
     base = os.path.realpath(root)
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}  # path below the root -> the real one
     folders: list[str] = []
     for entry in _listed(root):
         if _is_folder(entry):
@@ -56,7 +57,7 @@ def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str =
             raise DataError(f"{root / name}: there is no class {name!r}; {nearest(name, names)}")
     ids = sorted(found)
     labels = from_lists([(column[name.partition("/")[0]],) for name in ids], unlisted, names, ids)
-    return Dataset([found[name] for name in ids], labels)
+    return Dataset(ImagePaths(base, map(found.__getitem__, ids)), labels)
 
 
 def _walk(root: Path, name: str) -> Iterator[tuple[str, bool]]:
@@ -98,8 +99,11 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
     return ending in _IMAGES and (entry.is_symlink() or entry.is_file())
 
 
-def _file(base: str, name: str, linked: bool) -> Path:
-    file = resolve_inside(base, name) if linked else Path(f"{base}/{name}")
-    if linked and not file.is_file():
+def _file(base: str, name: str, linked: bool) -> str:
+    """The path below `base` of the file itself."""
+    if not linked:
+        return name
+    file = resolve_inside(base, name)
+    if not file.is_file():
         raise DataError(f"{base}/{name}: the link leads to no file; put the image there instead")
-    return file
+    return file.relative_to(base).as_posix()

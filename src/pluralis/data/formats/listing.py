@@ -11,6 +11,7 @@ import numpy as np
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import Folder
+from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError, LabelError, shown
 from pluralis.labels import Labels
 
@@ -34,22 +35,22 @@ def check_images(folder: str | Path | None, file: str | Path) -> Path:
     return Path(folder)
 
 
-def locate(folder: Path, names: Iterable[str], file: str | Path, drop: bool = False) -> tuple[list[int], list[Path]]:
+def locate(folder: Path, names: Iterable[str], file: str | Path, drop: bool = False) -> tuple[list[int], ImagePaths]:
     """The files of `names`, which `file` lists, below the folder, and the places of those names in the list.
 
     Missing files are an error; with `drop` their names are left out. So is a file under two names.
     """
     lookup, listed = Folder(folder), list(names)
     try:
-        found = [lookup.find(name)[1] for name in listed]
+        found = lookup.locate(listed)
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     refuse_twice(found, listed, file)
     if not drop:
         lookup.require(file)
-    lacking = set(lookup.missing)
-    places = [place for place, path in enumerate(found) if path not in lacking]
-    return places, [found[place] for place in places]
+    lacking = set(map(str, lookup.missing))
+    places = [place for place, path in enumerate(found.texts()) if path not in lacking]
+    return places, found.take(places) if lacking else found
 
 
 def refuse_twice(paths: Sequence[Path], names: Sequence[str], file: str | Path) -> None:
@@ -57,14 +58,16 @@ def refuse_twice(paths: Sequence[Path], names: Sequence[str], file: str | Path) 
 
     Two spellings, such as a.jpg and ./a.jpg, and a link beside the file that it leads to, are one file.
     """
-    if len(set(paths)) == len(paths):
+    below = ImagePaths.of(paths).names
+    if len(set(below)) == len(below):
         return
-    first: dict[Path, int] = {}
-    for place, path in enumerate(paths):
+    first: dict[str, int] = {}
+    for place, path in enumerate(below):
         other = first.setdefault(path, place)
         if other != place:
             both = f"{names[other][:200]!r} and {names[place][:200]!r}"
-            raise DataError(f"{file}: {both} have one and the same image, {path.name[:200]!r}; keep one of them")
+            image = paths[place].name[:200]
+            raise DataError(f"{file}: {both} have one and the same image, {image!r}; keep one of them")
 
 
 def from_lists(
@@ -117,14 +120,15 @@ def file_names(data: Dataset | Labels, images: str | Path | None = None) -> list
     if isinstance(data, Labels):
         return list(data.ids)
     if images is None:
-        pairs = zip(data.images, data.labels.ids, strict=True)
-        names = [name if path.as_posix().endswith(f"/{name}") else path.name for path, name in pairs]
+        pairs = zip(ImagePaths.of(data.images).texts(), data.labels.ids, strict=True)
+        names = [name if path.endswith(f"/{name}") else os.path.basename(path) for path, name in pairs]
     else:
         root = os.path.join(os.path.realpath(images), "")
-        outside = [path for path in data.images if not str(path).startswith(root)]
-        if outside:
-            raise DataError(f"image {str(outside[0])!r} is not below {str(images)!r}; name the folder that holds all")
-        names = [Path(str(path)[len(root) :]).as_posix() for path in data.images]
+        paths = ImagePaths.of(data.images)
+        outside = next((path for path in paths.texts() if not path.startswith(root)), None)
+        if outside is not None:
+            raise DataError(f"image {outside!r} is not below {str(images)!r}; name the folder that holds all")
+        names = [path[len(root) :] for path in paths.texts()]
     if len(set(names)) < len(names):
         twice = Counter(names).most_common(1)[0][0]
         raise DataError(

@@ -68,7 +68,7 @@ def read(
     except LabelError as error:
         raise DataError(f"{labels_file}: {error}") from None
     try:
-        found = [folder.find(name)[1] for name in names]
+        found = folder.locate(names)
     except DataError as error:
         raise DataError(f"{names_file}: {error}") from None
     folder.require(names_file)
@@ -182,6 +182,8 @@ def _names(path: Path) -> list[str]:
     if (codes > sys.maxunicode).any():
         raise DataError(f"{path}: a name holds characters that do not exist; save it again")
     names: list[str] = array.tolist()
+    if len(set(names)) == len(names):
+        return names
     first: dict[str, int] = {}
     for place, name in enumerate(names):
         if first.setdefault(name, place) != place:

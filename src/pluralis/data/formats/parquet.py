@@ -7,8 +7,7 @@ A 0, and false, mean absent to some and unknown to others: `unlisted` says what 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,23 @@ import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
+from pluralis.data.formats.parquet_columns import (
+    Ints,
+    check_sizes,
+    check_types,
+    import_arrow,
+    opened,
+    read_batches,
+    texts_of,
+)
 from pluralis.data.formats.table import Table, check_classes
 from pluralis.data.whole_file import whole_file
 from pluralis.errors import DataError, shown
 from pluralis.labels import Labels
 
-Ints = npt.NDArray[np.int64]
 Batches = Iterator[tuple[Ints, Any]]  # the numbers of the rows, from 1, and the rows
 
 _CELLS = 1 << 20  # read or written at once
-_LONGEST = 4096  # bytes of a name, as for files
 _LONG = (["image", "label"], ["image", "label", "value"])
 _NOTE = b"pluralis.classes"
 _NULL = 2
@@ -45,13 +51,16 @@ def read(
     long format, what holds for a class that no row gives for an image (unless stated: unknown). Needs pyarrow.
     """
     table = Table(path, images, classes, unlisted, unit="row")
-    with _opened(path) as file:
+    with opened(path) as open_file:
+        file = open_file()
         header = file.schema_arrow.names
         if "image" not in header or len(set(header)) < len(header):
             raise DataError(f"{path}: the columns are {_some(header)}; give 'image' and others, each once")
         long = sorted(header) in _LONG
-        _check_sizes(path, file.metadata)
-        batches = _batches(file, len(header))
+        texts = ["image", "label"] if long else ["image"]
+        check_types(path, file.schema_arrow, texts)
+        check_sizes(path, file.metadata)
+        batches = _numbered(read_batches(path, open_file, texts, _CELLS // len(header)))
         if long:
             _fix_classes(table, file.schema_arrow.metadata or {})
             _add_long(table, batches)
@@ -69,7 +78,7 @@ def write(path: str | Path, data: Dataset | Labels, layout: str = "long", images
     labels = data.labels if isinstance(data, Dataset) else data
     if layout not in ("long", "wide"):
         raise DataError(f"layout={layout!r} is not possible; choose 'long' or 'wide'")
-    arrow, names = _arrow(), file_names(data, images)
+    arrow, names = import_arrow(), file_names(data, images)
     if layout == "wide" and ("image" in labels.classes or sorted(["image", *labels.classes]) in _LONG):
         raise DataError(f"{path}: the classes {_some(labels.classes)} read as columns of a long file; write it long")
     blocks = (_long_blocks if layout == "long" else _wide_blocks)(arrow, labels, names)
@@ -115,22 +124,22 @@ def _add_long(table: Table, batches: Batches) -> None:
     """Rows of an image, a label and perhaps a value."""
     without: dict[int, int] = {}
     for lines, batch in batches:
-        images, image = _texts(table, batch, "image", lines)
-        names, label = _texts(table, batch, "label", lines)
-        blank = label < 0
+        image, label = texts_of(batch, "image"), texts_of(batch, "label")
+        blank = label.of < 0
         value = _signs(table, batch, "value", lines) if "value" in batch.schema.names else np.where(blank, _NULL, 1)
-        _refuse(table, lines, image < 0, "the image is null; name its file")
-        empty = names.index("") if "" in names else len(names)
-        _refuse(table, lines, label == empty, "the label is an empty text; make it null for an image without a label")
+        _refuse(table, lines, image.of < 0, "the image is null; name its file")
+        empty = [place for place, name in enumerate(label.different) if not name]
+        words = "the label is an empty text; make it null for an image without a label"
+        _refuse(table, lines, np.isin(label.of, empty), words)
         _refuse(table, lines, blank & (value != _NULL), "the value has no label; name the class")
         _refuse(table, lines, ~blank & (value == _NULL), "the value is null; write 1 or -1, or take the row out")
-        row = _numbers(images, image, lines, table.row)
-        column = _numbers(names, label, lines, table.column)
+        row = image.numbers(table.row, lines)
+        column = label.numbers(table.column, lines)
         for place in np.flatnonzero(blank):
             line = int(lines[place])
             if without.setdefault(int(row[place]), line) != line:
-                first = without[int(row[place])]
-                raise table.error(line, f"image {shown(images[image[place]])} without a label: row {first} says so too")
+                first, name = without[int(row[place])], image.different[image.of[place]]
+                raise table.error(line, f"image {shown(name)} without a label: row {first} says so too")
         table.extend(row[~blank], column[~blank], value[~blank], lines[~blank])
         if len(table.entries[0]) > len(table.rows) * len(table.classes):
             table.dataset()  # more labels than places: it tells which one is there twice, before more are read
@@ -143,10 +152,10 @@ def _add_wide(table: Table, batches: Batches, names: list[str]) -> None:
     columns = [table.column(name, 0) for name in names]
     first: list[int] = []  # row of the file of each image
     for lines, batch in batches:
-        images, image = _texts(table, batch, "image", lines)
-        _refuse(table, lines, image < 0, "the image is null; name its file")
+        image = texts_of(batch, "image")
+        _refuse(table, lines, image.of < 0, "the image is null; name its file")
         start = len(first)
-        for name, line in zip((images[place] for place in image), lines.tolist(), strict=True):
+        for name, line in zip((image.different[place] for place in image.of), lines.tolist(), strict=True):
             row = table.row(name, line)
             if row < len(first):
                 raise table.error(line, f"image {shown(name)} is in row {first[row]} already; keep one of them")
@@ -157,47 +166,12 @@ def _add_wide(table: Table, batches: Batches, names: list[str]) -> None:
             table.extend(start + known, np.full(len(known), column), value[known], lines[known])
 
 
-def _texts(table: Table, batch: Any, name: str, lines: Ints) -> tuple[list[str], Ints]:
-    """The different texts of a column, and the number of each row's text [n]; -1 is null."""
-    arrow, column = _arrow(), batch.column(name)
-    if arrow.types.is_dictionary(column.type):
-        _check_lengths(table, column.dictionary, name)
-        column = column.dictionary_decode()  # encoded again below: a dictionary may hold more than these rows
-    if arrow.types.is_null(column.type):
-        return [], np.full(len(lines), -1)
-    if not (arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type)):
-        raise DataError(f"{table.path}: the column {shown(name)} holds {column.type}; give texts")
-    column = column.dictionary_encode()
-    _check_lengths(table, column.dictionary, name)
-    return column.dictionary.to_pylist(), column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _check_lengths(table: Table, texts: Any, name: str) -> None:
-    """Raise where a text is too long to be a name; before it is repeated, kept or shown."""
-    arrow = _arrow()
-    is_text = arrow.types.is_string(texts.type) or arrow.types.is_large_string(texts.type)
-    if is_text and (arrow.compute.max(arrow.compute.binary_length(texts)).as_py() or 0) > _LONGEST:
-        raise DataError(f"{table.path}: a name in the column {shown(name)} is over {_LONGEST:,} bytes; shorten it")
-
-
-def _numbers(texts: list[str], of: Ints, lines: Ints, number: Callable[[str, int], int]) -> Ints:
-    """The number [n] of each row's text, which `number` gives for a text and a line."""
-    used, first = np.unique(of, return_index=True)
-    numbers = np.zeros(len(texts) + 1, np.int64)  # the last is that of null, -1
-    for place, line in sorted(zip(used.tolist(), lines[first].tolist(), strict=True), key=lambda pair: pair[1]):
-        if place >= 0:
-            numbers[place] = number(texts[place], line)
-    return numbers[of]
-
-
 def _signs(table: Table, batch: Any, name: str, lines: Ints) -> npt.NDArray[np.int8]:
     """1, -1, 0 unknown or _NULL of each row of a column [n]."""
-    arrow, column = _arrow(), batch.column(name)
+    arrow, column = import_arrow(), batch.column(name)
     kind = column.type
     if arrow.types.is_null(kind):
         return np.full(len(lines), _NULL, np.int8)
-    if not (arrow.types.is_boolean(kind) or arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
-        raise DataError(f"{table.path}: the column {shown(name)} holds {kind}; give numbers, 1 present and -1 absent")
     null = column.is_null().to_numpy(zero_copy_only=False)
     value = column.fill_null(False if arrow.types.is_boolean(kind) else 0).to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(~np.isin(value, (-1, 0, 1)))
@@ -227,49 +201,11 @@ def _fix_classes(table: Table, metadata: dict[bytes, bytes]) -> None:
         table.classes, table.fixed = {name: number for number, name in enumerate(classes)}, True
 
 
-def _check_sizes(path: str | Path, metadata: Any) -> None:
-    """Raise where the file says that its rows are far larger than rows of names and numbers can be.
-
-    A few packed bytes can stand for a text of any length, and a group of rows is unpacked as a whole.
-    """
-    row = 2 * _LONGEST + 16 * metadata.num_columns  # bytes
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        if group.total_byte_size > row * group.num_rows + (1 << 20):
-            words = f"{group.num_rows:,} of its rows take {group.total_byte_size:,} bytes"
-            raise DataError(f"{path}: {words}; it holds more than names and labels, or names that are too long")
-
-
-def _batches(file: Any, width: int) -> Batches:
+def _numbered(batches: Iterator[Any]) -> Batches:
     first = 1
-    for batch in file.iter_batches(max(1, _CELLS // width)):
+    for batch in batches:
         yield np.arange(first, first + len(batch)), batch
         first += len(batch)
-
-
-@contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
-    arrow = _arrow()
-    if not Path(path).is_file():  # also keeps away from pipes and devices, on which reading may hang
-        raise DataError(f"{path}: is not there, or not a plain file; check the path")
-    try:
-        with arrow.parquet.ParquetFile(
-            path, thrift_string_size_limit=1 << 26, thrift_container_size_limit=1 << 20
-        ) as file:
-            yield file
-    # Arrow's errors are of its own kind or of many of Python's.
-    except (arrow.ArrowException, OSError, ValueError, LookupError, TypeError, RuntimeError, MemoryError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: is not a sound Parquet file: {words}; write it again") from None
-
-
-def _arrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError("the format parquet needs pyarrow; install it with: pip install 'pluralis[parquet]'") from None
-    return pyarrow
 
 
 def _some(names: Sequence[str]) -> str:

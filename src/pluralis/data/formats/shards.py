@@ -14,6 +14,7 @@ from typing import Any
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.table import check_classes
+from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import shown
 from pluralis.data.safe_json import no_constant, unique_keys
 from pluralis.data.shards import ENDINGS, Shards
@@ -52,7 +53,7 @@ def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str =
     if not names:
         raise DataError(f"{path}: no image has labels beside it; pack key.json files, or name a label file")
     labels = Labels.from_entries(*_entries(given, names, unlisted), (len(images), len(names)), names, images)
-    return Dataset([shards.path(name) for name in images], labels)
+    return Dataset(ImagePaths("", (str(shards.path(name)) for name in images)), labels)
 
 
 def _key(name: str) -> str:

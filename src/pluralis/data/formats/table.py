@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import finder
+from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError, nearest, shown
 from pluralis.labels import Labels
 
@@ -41,21 +42,24 @@ class Table:
         self.fixed = classes is not None
         self.classes = {name: number for number, name in enumerate(classes or ())}
         self.rows: dict[str, int] = {}
-        self.files: list[Path] = []
+        self.lines = array("q")  # of each row, the first that names it
         self.folder = finder(images)
         self.entries = array("i"), array("i"), array("b"), array("q")  # row, class, value and line of each label
 
     def row(self, name: str, line: int) -> int:
-        """The number of an image, new or known; the same file under two spellings is one image."""
+        """The number of an image, new or known; the same file under two spellings is one image.
+
+        A name that no file can have is refused here; `dataset` looks at the files of all others together.
+        """
         row = self.rows.get(name)
         if row is None:
             try:
-                usual, file = self.folder.find(name)
+                usual = self.folder.usual(name)
             except DataError as error:
                 raise self.error(line, str(error)) from None
-            row = self.rows.setdefault(name if usual == name else usual, len(self.files))
-            if row == len(self.files):
-                self.files.append(file)
+            row = self.rows.setdefault(usual, len(self.lines))
+            if row == len(self.lines):
+                self.lines.append(line)
         return row
 
     def column(self, name: str, line: int) -> int:
@@ -89,9 +93,11 @@ class Table:
         """All rows, sorted by image id; `complete`: a label that the file does not give is absent."""
         if not self.classes:
             raise DataError(f"{self.path}: there is no class in the file; label at least one image")
-        self.folder.require(self.path)
+        if complete and len(self.rows) * len(self.classes) > _MOST:
+            count, hint = len(self.rows) * len(self.classes), "say unlisted='unknown', or split the file"
+            raise DataError(f"{self.path}: unlisted='absent' makes {count:,} labels, too many; {hint}")
         ids, names = sorted(self.rows), sorted(self.classes) if sort_classes else list(self.classes)
-        files = [self.files[self.rows[name]] for name in ids]
+        files = self._locate(ids)
         row_rank, class_rank = _ranks(self.rows, ids), _ranks(self.classes, names)
         row, column, value, line = (np.frombuffer(entries, entries.typecode) for entries in self.entries)
         key = row_rank[row] * len(names) + class_rank[column]
@@ -108,6 +114,23 @@ class Table:
         del order
         return Dataset(files, self._labels(key, value, complete, names, ids))
 
+    def _locate(self, ids: list[str]) -> ImagePaths:
+        """The files of all images, which must be there; those that are wrong are told in the order of the file."""
+        try:
+            found = self.folder.locate(ids)
+            if self.folder.missing and ids != list(self.rows):
+                self.folder.missing.clear()
+                self.folder.locate(list(self.rows))
+        except DataError:
+            for name, line in zip(self.rows, self.lines, strict=True):  # which of them it was
+                try:
+                    self.folder.find(name)
+                except DataError as error:
+                    raise self.error(line, str(error)) from None
+            raise
+        self.folder.require(self.path)
+        return found
+
     def error(self, line: int, message: str) -> DataError:
         place = f", {self.unit} {line}" if line else ""  # 0: above all lines
         return DataError(f"{self.path}{place}: {message}")
@@ -123,9 +146,6 @@ class Table:
         """Labels from their ascending places in the matrix, read row after row."""
         height, width = len(ids), len(names)
         if complete:
-            if height * width > _MOST:
-                hint = "say unlisted='unknown', or split the file"
-                raise DataError(f"{self.path}: unlisted='absent' makes {height * width:,} labels, too many; {hint}")
             full = np.full(height * width, -1, np.int8)
             full[key] = value
             key, value = np.flatnonzero(full), full[full != 0]
@@ -154,6 +174,8 @@ def check_classes(classes: Sequence[str]) -> None:
 
 def _ranks(numbers: dict[str, int], names: list[str]) -> npt.NDArray[np.int64]:
     """Old number -> place in `names`, int64 [n]."""
+    if names == list(numbers):  # in the order of the file, which is often sorted
+        return np.arange(len(names))
     ranks = np.empty(len(names), np.int64)
     ranks[np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))] = np.arange(len(names))
     return ranks
