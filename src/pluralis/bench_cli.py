@@ -58,6 +58,7 @@ def bench(
     from pluralis.bench.ray_cluster import ray_workers
     from pluralis.bench.run_folders import tidy
     from pluralis.bench.runner import Queue, work_off
+    from pluralis.bench.spec_folders import take_folders
     from pluralis.bench.workers import local_workers
     from pluralis.console import say, stop_request
 
@@ -66,13 +67,15 @@ def bench(
             say(line)
         return
     store.prepare()
+    for line in take_folders([plan.spec for plan in plans], [plan.name for plan in plans], store):
+        say(line)
     queue = Queue(plans, store, math.inf if limit is None else limit, say)
     _other_code(queue, redo)
     runs = queue.runs()
     tidy(store, queue.finished, {run.key for run in runs if run.keep})
     number = len({run.key for run in runs})
     say(f"{number} run{'s' if number != 1 else ''}; results: {out}")
-    workers = ray_workers(ray, jobs, out.resolve()) if ray else local_workers(jobs)
+    workers = ray_workers(ray, jobs, out.resolve(), say=say) if ray else local_workers(jobs)
     with stop_request() as stop, progress(queue) as tick:
         work_off(queue, workers, tick, stop)
     state = queue.state(jobs)
@@ -152,30 +155,16 @@ def _plans(
     loaded = [Spec.load(file, scale) for file in specs]
     every = [column.name for spec in loaded for column in spec.columns]
     from pluralis.bench.plan import Place, Plan
+    from pluralis.bench.spec_folders import table_folders
     from pluralis.bench.store import Store
 
     out = out.resolve()  # weights that the bench makes there are part of a run's recipe
-    names, plans, hashes = _names([spec.file for spec in loaded], out), list[Plan](), dict[str, str]()
+    names, plans, hashes = table_folders(loaded, out), list[Plan](), dict[str, str]()
     for spec, name in zip(loaded, names, strict=True):
         columns = [column.name for column in spec.columns]
         place = Place(out, _by_column(images or [], columns, every), _by_column(labels or [], columns, every))
         plans.append(Plan(spec, place, settings or [], name, hashes))
     return plans, Store(out)
-
-
-def _names(files: list[Path], out: Path) -> list[str]:
-    """The folders below `out` for the tables of each spec; that of one alone is `out`, if it did not share before."""
-    from pluralis.bench.store import FOLDERS
-
-    names = [file.stem for file in files]
-    if len(names) == 1:
-        return names if (out / names[0] / "table.md").is_file() else [""]
-    for name in names:
-        if names.count(name) > 1:
-            raise RecipeError(f"two specs are called {name!r}, which is the folder of their tables: rename one")
-        if name in (*FOLDERS, "figures"):
-            raise RecipeError(f"a spec is called {name!r}, which is a folder of the bench itself: rename it")
-    return names
 
 
 def _by_column(given: list[str], columns: list[str], every: Sequence[str] = ()) -> dict[str, str]:

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 import pluralis
-from pluralis.bench.ray_cluster import ray_share, ray_workers
+from pluralis.bench import identity
+from pluralis.bench.perform import Job
+from pluralis.bench.ray_cluster import RayWorker, _Actor, _Together, ray_share, ray_workers
 from pluralis.bench.runner import Queue, State, work_off
 from pluralis.bench.worker import Answer
 from pluralis.errors import RecipeError
@@ -184,6 +186,10 @@ def test_workers_that_cannot_work_are_refused(cluster: Any, tmp_path: Path, monk
         patch.setattr(pluralis, "__version__", "9.9")
         with pytest.raises(RecipeError, match=r"has Pluralis 0\S+, and this one 9.9: install the same version"):
             ray_workers("auto", 1, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "code_hash", lambda: "other")
+        with pytest.raises(RecipeError, match=r"machine \S+ of the Ray cluster has other code of Pluralis"):
+            ray_workers("auto", 1, tmp_path)
     busy = cluster.remote(num_cpus=1)(_Busy).remote()
     cluster.get(busy.answer.remote())
     with pytest.raises(RecipeError, match="1 of 2 workers did not start within 4 s: each asks .* for 1 processors"):
@@ -262,6 +268,79 @@ def test_workers_that_find_no_room_are_given_up(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(RecipeError, match=r"2 of 3 workers did not start within 1 s: each asks .* for 1 processors"):
         ray_workers("auto", 3, tmp_path, patience=1.0)
     assert killed == [actor] * 3
+
+
+def test_an_actor_makes_one_run_at_a_time(tmp_path: Path) -> None:
+    queue = make_queue(write_spec(tmp_path, f"seeds = 1\n[settings]\ntrain.epochs = 1000\n{ROWS}"), tmp_path / "out")
+    first, second = (Job(queue.store.out, run).to_dict() for run in queue.runs())
+    actor, answers = _Actor(os.getcwd()), list[Answer]()
+    thread = threading.Thread(target=lambda: answers.append(actor.carry_out(first)))
+    thread.start()
+    while thread.is_alive() and not queue.store.is_running(first["run"]["key"]):
+        time.sleep(0.01)
+    assert actor.carry_out(second) == {"outcome": "again"}
+    assert not queue.store.log(second["run"]["key"]).exists()
+    actor.stop()
+    thread.join(60)
+    assert answers == [{"outcome": "stopped"}]
+    assert actor.carry_out(second) == {"outcome": "stopped"}  # it has time again
+
+
+def stand_in(place: dict[str, Any], there: bool = True) -> Any:
+    """A cluster that answers at once, or has no room."""
+    actor = SimpleNamespace(
+        place=SimpleNamespace(remote=lambda out: place),
+        carry_out=SimpleNamespace(remote=lambda job: {"outcome": "done"}),
+    )
+    cluster = SimpleNamespace(
+        remote=lambda **options: lambda kind: SimpleNamespace(remote=lambda folder: actor),
+        wait=lambda refs, timeout: (refs, []) if cluster.there else ([], refs),
+        get=lambda ref: ref,
+        exceptions=SimpleNamespace(RayActorError=_Lost, RayError=_Lost, ActorUnavailableError=_Lost),
+        there=there,
+    )
+    return cluster
+
+
+class _Lost(Exception):
+    pass
+
+
+def test_a_machine_with_other_code_is_refused() -> None:
+    place = {"machine": "far", "version": pluralis.__version__, "code": identity.code_hash(), "sees": True}
+    said: list[str] = []
+    assert RayWorker(stand_in(place), "out", 1, 0, _Together(said.append)).is_there()
+    worker = RayWorker(stand_in({**place, "code": "other"}), "out", 1, 0, _Together(said.append))
+    with pytest.raises(RecipeError, match="the machine far of the Ray cluster has other code of Pluralis .*: install"):
+        worker.is_there()
+
+
+def test_why_a_bench_waits_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [0.0], list[str]()
+    monkeypatch.setattr("pluralis.bench.ray_cluster.time", SimpleNamespace(monotonic=lambda: now[0]))
+    together = _Together(said.append)
+    place = _Actor(os.getcwd()).place(os.getcwd())
+    cluster = stand_in(place, there=False)
+    worker, job = RayWorker(cluster, "out", 2, 0.5, together), {"run": {"key": "k"}}
+
+    def ask() -> tuple[str, int]:
+        return worker.perform(job, lambda answer: None)["outcome"], len(said)
+
+    assert ask() == ("again", 0)
+    now[0] = 61.0
+    with together.at_work():
+        assert ask() == ("again", 0)  # one of the others has a place
+    now[0] = 100.0
+    assert ask() == ("again", 0)
+    now[0] = 122.0
+    assert ask() == ask() == ("again", 1)
+    assert said[0].startswith(
+        "the bench waits: for 61 s the Ray cluster has had no place for any worker, which needs 2"
+    )
+    cluster.there = True
+    assert ask() == ("done", 1)
+    cluster.there, now[0] = False, 200.0
+    assert ask() == ("again", 2)  # a second time
 
 
 def test_without_ray_it_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from pluralis.bench.output import write_output
 from pluralis.bench.perform import Job
+from pluralis.bench.run_folders import tidy
 from pluralis.bench.store import Store
 from pluralis.bench.worker import Answer, carry_out
 from pluralis.demo import DemoSize
@@ -67,12 +68,70 @@ def test_what_a_killed_process_had_no_time_to_remove_goes(
     first, second, third = (out / "runs" / run.key for run in make_queue(spec, out).runs())
     for folder in (first, second):
         (folder / "checkpoints").mkdir()
+        (folder / ".keep").unlink()
     (out / "runs" / f".gone-{'0' * 16}").mkdir()
     with Store(out).lock(first.name):  # somebody is at work there
         assert command("bench", spec, "--out", out, "--limit", "0").exit_code == 0
     assert sorted((out / "runs").iterdir()) == sorted([first, third])  # the third is kept, by another spec
     assert command("bench", spec, "--out", out, "--limit", "0").exit_code == 0
     assert list((out / "runs").iterdir()) == [third]
+
+
+KEPT = 'seeds = 1\nkeep = true\n[settings]\ntrain.epochs = 6\n[[rows]]\nname = "an"\nmethod = "an"\n'
+
+
+def specs_of(folder: Path) -> tuple[Path, Path]:
+    """One that keeps the folder of its run, and one that has the same run and does not."""
+    plain = write_spec(folder, KEPT.replace("keep = true\n", ""), "plain.toml")
+    return write_spec(folder, KEPT, "kept.toml"), plain
+
+
+def begin_again(spec: Path, out: Path, epochs: int = 7) -> int:
+    """As the command begins, and one run up to some epoch; returns the first epoch that it made."""
+    queue, told = make_queue(spec, out), list[Answer]()
+    tidy(queue.store, queue.finished, {run.key for run in queue.runs() if run.keep})
+    carry_out(Job(out, queue.runs()[0]).to_dict(), lambda: len(told) >= epochs, told.append)
+    return int(told[0]["epoch"])
+
+
+def test_a_run_that_is_made_again_for_its_folder_goes_on(tmp_path: Path) -> None:
+    (kept, plain), out = specs_of(tmp_path), tmp_path / "out"
+    run_bench(plain, out, output=False)
+    assert begin_again(kept, out, epochs=2) == 1
+    assert begin_again(kept, out, epochs=2) == 3
+    assert command("bench", plain, "--out", out, "--limit", "0").exit_code == 0  # has its result, and needs no folder
+    assert begin_again(kept, out) == 5
+    assert make_queue(kept, out).state(1).done == 1
+
+
+def test_a_folder_that_another_spec_keeps_stays_when_the_result_is_made_anew(tmp_path: Path) -> None:
+    (kept, plain), out = specs_of(tmp_path), tmp_path / "out"
+    key = run_bench(kept, out, output=False).runs()[0].key
+    for mark in (True, False):  # not there if the folder was found to be needed when it was made
+        (out / "results" / f"{key}.json").write_text("x")
+        if not mark:
+            (out / "runs" / key / ".keep").unlink()
+        assert run_bench(plain, out, output=False, say=lambda line: None).made == 1
+        assert make_queue(kept, out).state(1).done == 1
+
+
+def test_a_run_that_was_begun_for_its_folder_is_kept_by_who_ends_it(tmp_path: Path) -> None:
+    (kept, plain), out = specs_of(tmp_path), tmp_path / "out"
+    begin_again(kept, out, epochs=2)
+    assert begin_again(plain, out) == 3
+    assert make_queue(kept, out).state(1).done == 1
+
+
+@pytest.mark.parametrize(("made_by", "found_by", "left"), [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_a_process_that_was_killed_after_its_result(tmp_path: Path, made_by: int, found_by: int, left: int) -> None:
+    specs, out = specs_of(tmp_path), tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pluralis.bench.perform.finish", lambda folder, keep: None)
+        run_bench(specs[made_by], out, output=False)
+    assert len(list(out.glob("runs/*/checkpoints"))) == 1
+    assert command("bench", specs[found_by], "--out", out, "--limit", "0").exit_code == 0
+    assert len(list(out.glob("runs/*/model.json"))) == left
+    assert not list(out.glob("runs/*/checkpoints"))
 
 
 def test_damaged_weights_of_digits_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from pluralis.bench.listing import listing
 from pluralis.bench.output import write_output
+from pluralis.bench.run_folders import remove
 from pluralis.bench.runner import Queue, work_off
 from pluralis.bench_cli import _plans
-from pluralis.errors import RecipeError
 from tests.bench.benches import InThisProcess, child_bench, command, run_bench, texts, write_spec
 from tests.children import exit_code, start_child
 
@@ -55,7 +55,7 @@ def together(specs: Specs, tmp_path_factory: pytest.TempPathFactory) -> Queue:
 
 def test_what_is_common_is_made_once_and_kept_for_who_needs_it(together: Queue) -> None:
     out, (first, second) = together.store.out, together.benches
-    places = [(run.bench, run.spec_row, run.seed) for run in together.runs()]
+    places = [(run.spec, run.spec_row, run.seed) for run in together.runs()]
     assert places == [
         *[("first", "an", 0), ("first", "gr", 0), ("first", "an", 1)],
         *[("second", "assume negative", 0), ("second", "wan", 0)],
@@ -124,6 +124,17 @@ def test_a_folder_that_is_found_to_be_needed_late(tmp_path: Path) -> None:
     assert queue.failures == {}
     assert (queue.made, len(queue.finished), queue.state(1).left) == (4, 3, 0)
     assert [bool(result.folder) for result in queue.benches[1].results()] == [True, True]
+    late = queue.benches[1].runs()[-1]
+    assert late.seed == 1
+    remove(queue.store.folder(late.key))  # the result is there, and not what the choice asks for
+    again = queue_of((plain, chosen), tmp_path / "out")
+    assert late.key in again.finished
+    assert (again.state(1).done, again.state(1).left) == (2, 1)
+    assert again.take() is not None
+    state = again.state(1)
+    assert (state.done, len(state.running), state.left) == (2, 1, 0)
+    again.give_back(state.running[0].run, {"outcome": "failed", "error": "test"})
+    assert (again.state(1).done, again.state(1).failed) == (2, 1)
 
 
 def test_one_run_for_a_scheduler_keeps_what_any_spec_needs(specs: Specs, tmp_path: Path) -> None:
@@ -152,13 +163,3 @@ def test_after_the_limit_no_run_is_begun_and_there_are_tables(specs: Specs, tmp_
     write_output(queue)
     assert (tmp_path / "out" / "first" / "table.md").read_text().count("not run yet") == 1
     assert "| wan | not run yet |" in (tmp_path / "out" / "second" / "table.md").read_text()
-
-
-def test_names_that_would_collide_are_refused(specs: Specs, tmp_path: Path) -> None:
-    same = write_spec(tmp_path, SECOND, "first.toml")
-    with pytest.raises(RecipeError, match="two specs are called 'first'"):
-        queue_of((specs[0], same), tmp_path / "out")
-    runs = write_spec(tmp_path, SECOND, "runs.toml")
-    with pytest.raises(RecipeError, match="a spec is called 'runs', which is a folder of the bench"):
-        queue_of((specs[0], runs), tmp_path / "out")
-    assert not (tmp_path / "out").exists()

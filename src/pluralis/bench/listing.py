@@ -14,7 +14,7 @@ def listing(queue: Queue) -> Iterator[str]:
     specs: dict[str, list[str]] = {}
     for run in runs:
         names = specs.setdefault(run.key, [])
-        names += [run.bench] if run.bench not in names else []
+        names += [run.spec] if run.spec not in names else []
     for run in _once(runs):
         others = specs[run.key][1:]
         yield f"{run.key}  {_state(queue, run):8}  {run.label}" + (f" (also {', '.join(others)})" if others else "")
@@ -26,7 +26,7 @@ def listing(queue: Queue) -> Iterator[str]:
             yield f"{name}left out, since no images are named: {', '.join(bench.plan.without_data)}"
     if len(benches) > 1:
         for bench in benches:
-            yield f"{bench.plan.name}: {_count(queue, [run for run in runs if run.bench == bench.plan.name])}"
+            yield f"{bench.plan.name}: {_count(queue, [run for run in runs if run.spec == bench.plan.name])}"
         yield f"together: {_count(queue, runs)}"
 
 

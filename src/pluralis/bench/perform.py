@@ -15,7 +15,7 @@ import torch
 import pluralis
 from pluralis.bench import identity
 from pluralis.bench.plan import digits_file
-from pluralis.bench.run_folders import begin, can_go_on, finish, is_whole, remove
+from pluralis.bench.run_folders import begin, can_go_on, finish, is_kept, is_whole, remove
 from pluralis.bench.runs import Run
 from pluralis.bench.store import Store
 from pluralis.checkpoint import read_snapshot, write_file
@@ -57,9 +57,10 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
         if run.recipe.model.weights == str(digits_file(job.out)):
             _make_digits(store)
         folder, code = store.folder(run.key), identity.code_hash()
+        keep = run.keep or is_kept(folder)
         if not can_go_on(folder, run.recipe, code):
             remove(folder)
-        begin(folder, code)
+        begin(folder, code, keep)
         try:
             trained = train(run.recipe, folder, hooks, views=run.views)
         except NonFiniteLoss as error:  # it would do so every time: that is what the run gave
@@ -68,7 +69,7 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
             remove(folder)
             return "done"
         store.write(run.key, {**_origin(run), **_figures(run, trained, folder)})
-        finish(folder, run.keep)
+        finish(folder, keep)
     return "done"
 
 

@@ -54,9 +54,9 @@ class Plan:
         self._recipes: dict[tuple[str, str, str], Recipe] = {}
         self._runs: dict[tuple[Any, ...], Run] = {}
         columns = [column.name for column in spec.columns]
-        for name in filter(None, (*place.images, *place.labels)):
-            if name not in columns:
-                raise RecipeError(f"--images and --labels: there is no column {name!r}; {nearest(name, columns)}")
+        for column in filter(None, (*place.images, *place.labels)):
+            if column not in columns:
+                raise RecipeError(f"--images and --labels: there is no column {column!r}; {nearest(column, columns)}")
         self.runs(lambda run: None)  # what is wrong shows before any work
 
     def runs(self, score: Score) -> list[Run]:
@@ -166,7 +166,7 @@ class Plan:
         order = (rank, draw, spec.rows.index(row), spec.columns.index(column))
         drawn = recipe.data.draw_seed
         place = (line, row.name, column.name, seed, drawn, values)
-        return Run(key, *place, recipe, views, data, trial, order, keep=spec.keep, bench=self.name)
+        return Run(key, *place, recipe, views, data, trial, order, keep=spec.keep, spec=self.name)
 
     def _recipe(self, row: Row, column: Column, values: dict[str, Any]) -> Recipe:
         """Of one cell, whatever the seed and the draw."""

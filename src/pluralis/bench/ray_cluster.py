@@ -7,37 +7,76 @@ import math
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pluralis
+from pluralis.bench import identity
 from pluralis.bench.worker import Answer, carry_out
 from pluralis.bench.workers import Worker
 from pluralis.errors import RecipeError
+
+
+@dataclass
+class _Together:
+    """What the workers of a bench share: which runs have lost one, and how long none of them has had a place."""
+
+    say: Callable[[str], None]
+    patience: float = 60.0  # seconds without a place, after which that is said
+    lost: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._lock, self._busy, self._since, self._said = threading.Lock(), 0, time.monotonic(), False
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        with self._lock:
+            self._busy, self._said = self._busy + 1, False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy, self._since = self._busy - 1, time.monotonic()
+
+    def without_place(self, needs: str) -> None:
+        with self._lock:
+            waited = time.monotonic() - self._since
+            if not self._busy and not self._said and waited >= self.patience:
+                self._said = True
+                self.say(
+                    f"the bench waits: for {waited:.0f} s the Ray cluster has had no place for any worker, which needs"
+                    f" {needs}; it goes on as soon as there is one (`ray status` says what is taken)"
+                )
 
 
 class RayWorker:
     """An actor, on a machine that sees the folder of the bench and the data under the same paths as this one.
 
     Ray starts it anew when it is lost, as soon as there is room. Its run then goes back into the queue and on from its
-    last checkpoint; a run that loses its worker a second time, `lost` remembers, is likely to be the reason.
+    last checkpoint; a run that loses its worker a second time is likely to be the reason.
     """
 
-    def __init__(self, ray: Any, out: str, cpus: float, gpus: float, lost: set[str]) -> None:
-        self._ray, self._out, self._lost, self._closed = ray, out, lost, False
-        kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_concurrency=2)(_Actor)
+    def __init__(self, ray: Any, out: str, cpus: float, gpus: float, together: _Together) -> None:
+        self._ray, self._out, self._together, self._closed = ray, out, together, False
+        self._needs = f"{cpus:g} processors and {gpus:g} GPUs"
+        kind = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_concurrency=3)(_Actor)
         self._actor = kind.remote(os.getcwd())
         self.place = self._ask()
 
     def perform(self, job: dict[str, Any], heard: Callable[[Answer], None]) -> Answer:
         if not self.is_there():
+            self._together.without_place(self._needs)
             return {"outcome": "again"}
         try:
-            return dict(self._ray.get(self._actor.carry_out.remote(job)))
-        except self._ray.exceptions.RayActorError:
+            with self._together.at_work():
+                return dict(self._ray.get(self._actor.carry_out.remote(job)))
+        except self._ray.exceptions.RayActorError:  # or out of reach for a moment, and still at work
             key = job["run"]["key"]
-            if key not in self._lost:
-                self._lost.add(key)
+            if key not in self._together.lost:
+                self._together.lost.add(key)
                 return {"outcome": "again"}
             return {"outcome": "failed", "error": "its worker was lost twice: killed, out of memory or out of reach"}
         except self._ray.exceptions.RayError as error:
@@ -62,6 +101,11 @@ class RayWorker:
                 f"the machine {found['machine']} of the Ray cluster has Pluralis {found['version']}, and this one"
                 f" {pluralis.__version__}: install the same version on all of them"
             )
+        if found["code"] != identity.code_hash():
+            raise RecipeError(
+                f"the machine {found['machine']} of the Ray cluster has other code of Pluralis {pluralis.__version__}"
+                " than this one: install the same on all of them, and start the bench again"
+            )
         if not found["sees"]:
             raise RecipeError(
                 f"the machine {found['machine']} of the Ray cluster does not see the folder {self._out}: name one with"
@@ -83,23 +127,39 @@ class RayWorker:
 
 
 class _Actor:
-    """Two threads: one for the run, one to hear that it shall stop."""
+    """Three threads: for the run, to hear that it shall stop, and to refuse another run meanwhile.
+
+    One that was out of reach for a moment may be given a run while it is at work: two in one process would mix their
+    random numbers and their logs.
+    """
 
     def __init__(self, folder: str) -> None:
         os.chdir(folder)
-        self._stop = threading.Event()
+        self._stop, self._at_work = threading.Event(), threading.Lock()
 
     def place(self, out: str) -> dict[str, Any]:
-        return {"machine": platform.node(), "version": pluralis.__version__, "sees": os.path.isdir(out)}
+        known = {"machine": platform.node(), "version": pluralis.__version__, "code": identity.code_hash()}
+        return {**known, "sees": os.path.isdir(out)}
 
     def carry_out(self, job: dict[str, Any]) -> Answer:
-        return carry_out(job, self._stop.is_set, lambda answer: None)
+        if not self._at_work.acquire(blocking=False):
+            return {"outcome": "again"}
+        try:
+            return carry_out(job, self._stop.is_set, lambda answer: None)
+        finally:
+            self._at_work.release()
 
     def stop(self) -> None:
         self._stop.set()
 
 
-def ray_workers(address: str, jobs: int, out: str | os.PathLike[str], patience: float = 180.0) -> list[Worker]:
+def ray_workers(
+    address: str,
+    jobs: int,
+    out: str | os.PathLike[str],
+    patience: float = 180.0,
+    say: Callable[[str], None] = print,
+) -> list[Worker]:
     """`jobs` actors that share the cluster's processors and GPUs; an error if they do not start in time.
 
     Ray takes SIGTERM for itself when it connects: whoever wants to hear of it has to ask for it afterwards.
@@ -116,8 +176,8 @@ def ray_workers(address: str, jobs: int, out: str | os.PathLike[str], patience: 
             " and if it asks for a token, set RAY_AUTH_MODE=token here too"
         ) from None
     cpus, gpus = ray_share([node["Resources"] for node in ray.nodes() if node["Alive"]], jobs)
-    lost: set[str] = set()
-    workers = [RayWorker(ray, str(out), cpus, gpus, lost) for _ in range(jobs)]
+    together = _Together(say)
+    workers = [RayWorker(ray, str(out), cpus, gpus, together) for _ in range(jobs)]
     started, _ = ray.wait([worker.place for worker in workers], num_returns=jobs, timeout=patience)
     try:
         if len(started) < jobs:

@@ -16,12 +16,21 @@ from pluralis.errors import CheckpointError, RecipeError
 
 _GONE = ".gone-"  # before a name: what is left of a folder that was being removed
 _CODE = ".code"  # the code that trains in the folder
+_KEEP = ".keep"  # there where a bench asked for the folder, finished or not
 
 
-def begin(folder: Path, code: str) -> None:
-    """Say which code trains here, before it does."""
+def begin(folder: Path, code: str, keep: bool) -> None:
+    """Say which code trains here, and whether the folder stays, before it does."""
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / _CODE, code.encode())
+    if keep:
+        write_file(folder / _KEEP, b"")
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether some bench wants it: perhaps another one than that which is at work now."""
+    finished = (folder / "model.json").exists() and not (folder / "checkpoints").exists()
+    return finished or (folder / _KEEP).exists()
 
 
 def can_go_on(folder: Path, recipe: Recipe, code: str) -> bool:
@@ -71,14 +80,16 @@ def finish(folder: Path, keep: bool) -> None:
 def tidy(store: Store, finished: Iterable[str], kept: Container[str]) -> None:
     """Make up for processes that were killed before they had removed what nobody needs.
 
-    A folder with a result and without checkpoints is not one of them: another bench may want it.
+    A folder without a model is not one of them, though there is a result: a run that is made again for its folder goes
+    on from its checkpoints.
     """
     done = set(finished)
     for folder in sorted((store.out / "runs").iterdir()):
         key = folder.name.removeprefix(_GONE)
-        if key != folder.name or (key in done and (folder / "checkpoints").exists()):
+        ended = key in done and all((folder / part).exists() for part in ("model.json", "checkpoints"))
+        if key != folder.name or ended:
             with store.lock(key) as mine:
                 if mine and key != folder.name:
                     shutil.rmtree(folder, ignore_errors=True)
                 elif mine:
-                    finish(folder, key in kept)
+                    finish(folder, key in kept or is_kept(folder))

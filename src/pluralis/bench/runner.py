@@ -125,11 +125,12 @@ class Queue:
 
     def state(self, jobs: int) -> State:
         with self._change:
-            left, diverged = {run.key for run in self._open()}, self.diverged().keys()
+            left, failed = {run.key for run in self._open()}, self.failures.keys() | self.diverged().keys()
+            undone = left | failed | self._running.keys()  # some have a result: they are made again for their folder
             took = [result.seconds for result in self.finished.values() if not result.failure]
             return State(
-                done=len(({run.key for run in self.runs()} & self.finished.keys()) - diverged - left),
-                failed=len(self.failures.keys() | diverged),
+                done=len(({run.key for run in self.runs()} & self.finished.keys()) - undone),
+                failed=len(failed),
                 left=len(left - self._elsewhere),
                 elsewhere=len(left & self._elsewhere),
                 running=list(self._running.values()),
@@ -152,7 +153,10 @@ class Queue:
         return [run for run in self.runs() if run.key not in taken and not self.is_known(run)]
 
     def is_known(self, run: Run) -> bool:
-        """What was made for another spec may lack the folder that this one needs, when a choice asks for it late."""
+        """What was made for another spec may lack the folder that this one needs, when a choice asks for it late.
+
+        That the model can be read too is seen once, when the result is (`is_whole`): this is asked many times a second.
+        """
         found = self.finished.get(run.key)
         return found is not None and bool(found.folder or found.failure or not run.keep)
 

@@ -27,12 +27,12 @@ class Run:
     order: tuple[int, ...] = ()
     selection: str = ""  # the rule under which it stands here, where the spec has several
     keep: bool = False  # its folder, which figures need: another bench may have made it without
-    bench: str = ""  # name of the spec, where several share a queue
+    spec: str = ""  # its name, where several share a queue
 
     @property
     def label(self) -> str:
         column = "" if self.column == self.selection else self.column.removesuffix(f", {self.selection}")
-        parts = (self.bench, line_name(self.spec_row, self.grid), column, f"draw {self.draw}", f"seed {self.seed}")
+        parts = (self.spec, line_name(self.spec_row, self.grid), column, f"draw {self.draw}", f"seed {self.seed}")
         return " · ".join(filter(None, parts))
 
 
