@@ -30,9 +30,9 @@ def test_together_is_of_the_classes_that_are_asked_for():
     assert together(Labels.from_dense(dense), [1, 0]).toarray().tolist() == [[3, 2], [2, 2]]
 
 
-def test_memory_does_not_grow_with_the_pairs():
-    """20,000 rows of 20 present labels out of 5,000 make three million pairs."""
-    rows, classes, known = 20_000, 5_000, 20
+@pytest.mark.parametrize(("rows", "classes", "known"), [(20_000, 5_000, 20), (50_000, 20_000, 3)])
+def test_memory_does_not_grow_with_pairs_or_classes(rows: int, classes: int, known: int) -> None:
+    """20 present labels out of 5,000 make three million pairs; 50,000 × 20,000 would be a matrix of a gigabyte."""
     first = np.arange(known) * (classes // known)
     columns = first + np.random.default_rng(0).integers(0, classes // known, (rows, known), np.int32)
     values = np.ones(rows * known, np.int8)
