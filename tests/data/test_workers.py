@@ -115,6 +115,21 @@ def test_ctrl_c_is_left_to_the_first_process() -> None:
     assert len(list(made)) == 9
 
 
+def test_ctrl_c_is_left_to_the_first_process_from_the_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork = os.fork
+
+    def fork_under_ctrl_c() -> int:
+        process = fork()
+        if process == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return process
+
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    monkeypatch.setattr(os, "fork", fork_under_ctrl_c)
+    assert len(list(make_ahead(roots, list(torch.arange(70).split(7)), 2, ROOM))) == 10
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+
+
 def test_workers_end_with_the_first_process() -> None:
     script = """
 import multiprocessing, os, signal, torch

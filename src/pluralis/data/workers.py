@@ -107,7 +107,8 @@ def _started(
             places = [mmap.mmap(-1, room) for _ in range(_PLACES)]
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(ours, theirs, make, batches, count, places), daemon=True)
-            process.start()
+            with _held_back(signal.SIGINT, signal.SIGTERM):
+                process.start()
             theirs.close()  # so that the end of the worker is the end of the pipe
             team.append(_Worker(process, ours, places))
         yield team
@@ -116,6 +117,16 @@ def _started(
             worker.process.kill()  # it keeps nothing that could be lost
             worker.process.join()
             worker.pipe.close()
+
+
+@contextmanager
+def _held_back(*signals: signal.Signals) -> Iterator[None]:
+    """Have these wait: a worker that has just been forked still has the handlers of the first process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(
@@ -130,6 +141,7 @@ def _work(
     far_end.close()  # it came along with the fork, and would keep the pipe open when the first process is gone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal: the first one decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # held back until here
     torch.set_num_threads(1)  # the threads of the first process are not here, and the cores have a worker each
     keep_memory()
     gc.freeze()  # else whatever the first process holds is searched for garbage again and again
