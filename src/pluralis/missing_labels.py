@@ -26,7 +26,7 @@ from pluralis.losses import Selection, selection_posterior
 from pluralis.method import LossMethod, Method
 from pluralis.methods.relabel import Relabel
 from pluralis.params import choice, number
-from pluralis.predictions import write_predictions
+from pluralis.predictions import write_lines
 from pluralis.run import TrainedRun
 from pluralis.runtime import Runtime
 
@@ -102,7 +102,7 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
         what = "the run's own probabilities"
     else:
         scale = trained.calibration_of(views)
-        logits = scale.a * logits.double() + scale.b
+        logits = scale.a * logits + scale.b
         known = trained.rule.startswith("observed")
         what = "calibrated probabilities" if known else "probabilities that this run did not calibrate"
     found = selection_posterior(logits, torch.from_numpy(part.labels.dense()), **own)
@@ -136,16 +136,16 @@ def write_missing(path: Path, labels: Labels, found: Tensor, least: float = 0.5,
     """
     number("relabel", "min-probability", least, low=0.0, high=1.0)
     known = torch.from_numpy(labels.dense())
-    likely = (known == 0) & (found >= least)
+    likely = (found >= least).logical_and_(known == 0)
     if choice("relabel", "layout", layout, LAYOUTS) == "wide":
         _write_wide(path, labels, torch.where(known == 0, found, (known > 0).to(found)), (known != 0) | likely)
         return int(likely.sum())
     rows, columns = likely.nonzero(as_tuple=True)
     values, order = found[rows, columns].sort(descending=True, stable=True)
     names, ids = labels.classes, labels.ids
-    lines = list(zip(rows[order].tolist(), columns[order].tolist(), values.tolist(), strict=True))
-    write_predictions(path, [ids[row] for row, _, _ in lines], [[(names[c], value)] for _, c, value in lines])
-    return len(lines)
+    places = zip(rows[order].tolist(), columns[order].tolist(), values.tolist(), strict=True)
+    write_lines(path, ((ids[row], names[column], chance) for row, column, chance in places))
+    return len(values)
 
 
 def write_counts(path: Path, counts: Counts) -> None:

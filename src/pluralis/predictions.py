@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -60,20 +60,25 @@ def chosen_labels(
 
 def write_predictions(path: Path, names: Sequence[str], rows: Sequence[Sequence[tuple[str, float]]]) -> None:
     """`.json`: a list of {image, labels}; otherwise CSV with one line a label (an image without any has one too)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".json":
         content = [
             {"image": name, "labels": [{"label": label, "probability": p} for label, p in row]}
             for name, row in zip(names, rows, strict=True)
         ]
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
         return
+    pairs = zip(names, rows, strict=True)
+    write_lines(path, ((name, label, p) for name, row in pairs for label, p in row or [("", None)]))
+
+
+def write_lines(path: Path, lines: Iterable[tuple[str, str, float | None]]) -> None:
+    """CSV: image, label and probability, in the order given."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["image", "label", "probability"])
-    for name, row in zip(names, rows, strict=True):
-        lines = [[neutralise(label), f"{p:.6f}"] for label, p in row]
-        writer.writerows([neutralise(name), *line] for line in lines or [["", ""]])
+    writer.writerows((neutralise(name), neutralise(label), "" if p is None else f"{p:.6f}") for name, label, p in lines)
     write_file(path, buffer.getvalue().encode())
 
 

@@ -197,7 +197,8 @@ def test_published_settings_reach_the_recipes() -> None:
     found = recipes("gr-table2")
     assert found["gr", "COCO"].method == Recipe.load(Path("recipes/gr/coco.toml")).method
     assert found["em-apl", "COCO"].method.params["beta"] == 0.9
-    assert found["role, linear start", "NUS"].method.params == {"k": 1.9, "linear_epochs": 5}
+    assert found["role, linear start", "NUS"].method.params == {"k": 1.9, "linear_epochs": 25}
+    assert found["role, linear start", "VOC"].train.epochs == 10
     assert found["an", "VOC"].select.rule == "clean"
     found = recipes("lac-table2")
     assert found["lac", "NUS decoder"].method == Recipe.load(Path("recipes/lac/nus.toml")).method
