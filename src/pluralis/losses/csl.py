@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pluralis.labels import Labels
 from pluralis.losses.fused import fusible, selective
 from pluralis.losses.kernels import LOG2E, check_batch, signs, softplus
 from pluralis.losses.large_loss import largest_unknown
@@ -48,7 +50,7 @@ def csl(
         among = marked(logits, labels, k) if k > 0 else None
         return pointwise(partial(selective, among=among, common=common, gammas=gammas), logits, labels, reduction)
     sign = signs(labels).contiguous()
-    unknown = sign == 0
+    unknown = sign.logical_not()  # several times faster than a comparison
     code = (unknown if common is None else unknown & ~common).view(torch.int8).mul(_ASSUMED)
     if k > 0:
         code.view(-1).index_fill_(0, largest_unknown(logits, unknown, k), 0)
@@ -87,6 +89,7 @@ class CSL(PriorLoss):
 
     paper = "Ben-Baruch et al.: Multi-label Classification with Partial Annotations …, CVPR 2022"
     batch_coupled = True
+    common: Tensor
 
     def __init__(
         self,
@@ -104,15 +107,28 @@ class CSL(PriorLoss):
         self.gamma_unann = number("loss csl", "gamma_unann", gamma_unann, low=0.0)
         self.likely = whole("loss csl", "likely", likely)
         self.max_prior = number("loss csl", "max_prior", max_prior, low=0.0, high=1.0)
+        self.register_buffer("common", self._common(), persistent=False)
+
+    def start(self, labels: Labels) -> None:
+        super().start(labels)
+        self.common = self._common()
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         classes = logits.shape[-1]
-        common = self._common(self.priors(classes)) if len(self.class_prior) else None
+        if len(self.common):
+            self._check(classes)
+        common = self.common if len(self.common) else None
         likely = min(self.likely, classes // 4)
         return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, likely, common)
 
-    def _common(self, priors: Tensor) -> Tensor:
+    def _common(self) -> Tensor:
+        """[C] bool, or as long as `class_prior` is."""
+        priors = self.class_prior
         return priors > 2 * F.threshold(priors.mean(), self.max_prior, self.max_prior / 2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.common = self._common()
 
 
 def _selective(
