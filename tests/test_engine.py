@@ -14,7 +14,7 @@ from pluralis.engine import Fit, fit
 from pluralis.errors import CheckpointError, DataError, Interrupted, NonFiniteLoss
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
-from pluralis.method import Batch, Clock, LossMethod, Method
+from pluralis.method import Batch, Clock, LossMethod, Method, PredictTrain
 from tests.toys import TwoStages, loss_method, plan, scenes
 
 
@@ -104,10 +104,13 @@ class Scripted:
     name = "scripted"
 
     def __init__(self, scores: list[float]) -> None:
-        self.scores, self.seen = scores, []  # type: ignore[var-annotated]
+        self.scores = scores
+        self.seen: list[str] = []
+        self.weights: list[dict[str, Tensor]] = []
 
     def score(self, method: Method) -> dict[str, float]:
         self.seen.append(state_hash(method.state_dict()))
+        self.weights.append(method.weights())
         return {"score": self.scores[len(self.seen) - 1]}
 
     def describe(self) -> str:
@@ -131,6 +134,43 @@ def test_the_best_epoch_survives_a_restart(tmp_path: Path) -> None:
     result = fit(method, data, plan(epochs=3), rule=later, store=Store(tmp_path))
     assert result.chosen == 0
     assert state_hash(method.state_dict()) == rule.seen[0]
+
+
+def test_epochs_of_an_earlier_stage_do_not_compete() -> None:
+    """They would win wherever the rule likes what the first stage learns more than what it was learned for."""
+    rule, method = Scripted([0.9, 0.8, 0.2, 0.1]), TwoStages(16)
+    result = fit(method, scenes(16), plan(epochs=2), rule=rule)
+    assert (result.chosen, result.history[result.chosen]["stage"]) == (2, 1.0)
+    assert state_hash(method.weights()) == state_hash(rule.weights[2])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_nor_after_a_restart(tmp_path: Path, steps: int) -> None:
+    """In the first stage, which has two steps, at its end and after it."""
+    data, settings, scores = scenes(16), plan(epochs=2, batch_size=16), [0.9, 0.8, 0.2, 0.1]
+    first = Scripted(scores)
+    with pytest.raises(Interrupted):
+        fit(TwoStages(16), data, settings, rule=first, store=Store(tmp_path), should_stop=stopped_at(steps))  # type: ignore[arg-type]
+    later = Scripted(scores[len(first.seen) :])
+    result = fit(TwoStages(16, seed=4), data, settings, rule=later, store=Store(tmp_path))
+    assert (len(result.history), result.chosen) == (4, 2)
+
+
+def test_training_images_are_predicted_by_the_averaged_weights() -> None:
+    seen = []
+
+    class Looks(TwoStages):
+        def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
+            if clock.stage == 1:
+                seen.append((predict_train(), predict(self, scenes(16))))
+                self.load_state_dict(rule.weights[-1], strict=False)
+                seen.append((predict(self, scenes(16)),))
+
+    rule = Scripted([0.1, 0.2, 0.3, 0.4])
+    fit(Looks(16), scenes(16), plan(epochs=2, ema=0.9), rule=rule)
+    (asked, raw), (evaluated,) = seen
+    assert torch.equal(asked, evaluated)
+    assert not torch.allclose(asked, raw)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:

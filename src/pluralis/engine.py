@@ -62,7 +62,7 @@ def fit(
 ) -> Fit:
     """Train `method` on `data`, from the newest checkpoint in `store` if there is one.
 
-    `rule` chooses the epoch whose weights are kept (default: the last); `watch` names further data
+    `rule` chooses the epoch of the last stage whose weights are kept (default: the last); `watch` names further data
     that is evaluated after each epoch, or another way to look at the method, for curves, and has no influence.
     """
     runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
@@ -73,7 +73,7 @@ def fit(
     model = None
 
     def predict_train(views: str | Views = "fast", rows: torch.Tensor | None = None) -> torch.Tensor:
-        with runtime.autocast():
+        with runtime.autocast(), run.averaged():  # by the weights that are evaluated
             return predict(method, data, views=views, rows=rows)
 
     for number, stage in enumerate(method.stages(plan)):
@@ -160,7 +160,12 @@ class _Run:
     since: float = field(default_factory=time.monotonic)
 
     def start_stage(self, stage: Stage, snapshot: Snapshot | None) -> None:
-        """Freeze, build the optimizer and the average, and put back what a checkpoint holds of them."""
+        """Freeze, build the optimizer and the average, and put back what a checkpoint holds of them.
+
+        Only epochs of one stage compete: what an earlier one learned was a means to the last.
+        """
+        if snapshot is None:
+            self.best, self.best_score = {}, None
         for _, net in self.method.networks():
             net.freeze("all" if stage.freeze < 0 else stage.freeze, batch_norm=stage.freeze_bn)
         self.optimizer = create_optimizer(self.method, stage)
@@ -239,6 +244,9 @@ class _Run:
 
     def restore(self, snapshot: Snapshot) -> Clock:
         self.method.load_state_dict(_part(snapshot.tensors, "method/"))
+        if average := _part(snapshot.tensors, "ema/"):  # where a stage begins, that of the one before
+            self.ema = EMA(self.method, 0.0, self.method.memory)
+            self.ema.load_state_dict(average)
         device = next(self.method.parameters()).device
         self.best = {k: v.to(device) for k, v in _part(snapshot.tensors, "best/").items()}
         mine = distributed.rank()

@@ -156,11 +156,20 @@ def test_what_does_not_fit_is_said(text: str, part: str, tmp_path: Path) -> None
 
 
 def test_a_score_that_is_lacking_is_said() -> None:
-    history = [{"epoch": 1.0, "score": 0.5, "rules observed score": -1.0, "rules mAP": 50.0}]
+    history = [{"stage": 0.0, "epoch": 1.0, "score": 0.5, "rules observed score": -1.0, "rules mAP": 50.0}]
     with pytest.raises(RecipeError, match="'clean'"):
         under(result(history=history), "clean")
     assert under(result(history=history), "observed").test["mAP"] == 50.0
     assert under(result(), "") == result()
+
+
+def test_epochs_of_an_earlier_stage_do_not_compete() -> None:
+    history = [
+        {"stage": float(stage), "epoch": float(epoch), "rules clean score": score, "rules mAP": 100 * score}
+        for stage, epoch, score in ((0, 1, 0.9), (0, 2, 0.8), (1, 1, 0.3), (1, 2, 0.5), (1, 3, 0.4))
+    ]
+    found = under(result(history=history), "clean")
+    assert (found.chosen, found.test["mAP"]) == (3, 50.0)
 
 
 def test_held_out_rows_are_needed(tmp_path: Path) -> None:

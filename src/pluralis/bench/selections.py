@@ -44,14 +44,15 @@ def under(result: Result, selection: str) -> Result:
 
 
 def _chosen(result: Result, selection: str) -> int:
-    """The first of the best epochs, as in training; of the rule `last` the last one."""
+    """The first of the best epochs of the last stage, as in training; of the rule `last` the last one."""
     if selection == "last":
         return len(result.history) - 1
-    scores = [epoch.get(f"{_PREFIX}{selection} score") for epoch in result.history]
+    competing = [epoch for epoch in result.history if epoch["stage"] == result.history[-1]["stage"]]
+    scores = [epoch.get(f"{_PREFIX}{selection} score") for epoch in competing]
     known = [score for score in scores if score is not None]
     if len(known) < len(scores):
         raise RecipeError(
             f"the run {result.key} has no score by the rule {selection!r}: it needs held-out rows, and for clean"
             " every label of them; leave that rule out of selections"
         )
-    return scores.index(max(known))
+    return len(result.history) - len(competing) + scores.index(max(known))
