@@ -16,6 +16,7 @@ Groups of runs, in this order:
     picks        annotators who do not pick at random
     ideas        options of our default and of its head, mostly one seed, and all labels with the same head
     sharp        pictures stored at 320 px, from which what is seen at 256 px is cut
+    depth        residual blocks left out at random while training (model.drop_path), as the backbone itself was trained
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -279,6 +280,16 @@ def sharp_rows() -> Iterator[Row]:
     yield Row("sharp", "gr, lse, head from zero", "gr", (*LSE, *SHARP, "method.start_bias=zero"), 1, views=True)
 
 
+def depth_rows() -> Iterator[Row]:
+    depth = ("model.drop_path=0.2",)
+    for name in ("selection", "gr", "relabel", "all labels", "an", "em"):
+        yield Row("depth", f"{name}, lse", _method(name), (*SYSTEMS[name], *LSE, *depth), views=True)
+    for name in ("relabel", "all labels"):
+        yield Row("depth", f"{name}, csra", _method(name), (*SYSTEMS[name], "model.head=csra", *depth), views=True)
+    for name in ("selection", "gr", "all labels", "an"):
+        yield Row("depth", name, _method(name), (*SYSTEMS[name], *depth), views=True)
+
+
 class Bench:
     """The runs of some groups: which are wanted, which are there, and the file that keeps them."""
 
@@ -306,6 +317,7 @@ class Bench:
             "picks": pick_rows,
             "ideas": idea_rows,
             "sharp": sharp_rows,
+            "depth": depth_rows,
         }
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]

@@ -59,6 +59,7 @@ class ModelPart:
     weights: str = "imagenet"  # imagenet | a file | "" for random weights
     sha256: str = ""
     dropout: float = 0.0
+    drop_path: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Recipe:
             ("data.protocol_seed", self.data.draw_seed, 0, 2**32 - 1),
             ("select.seed", self.select.seed, 0, 2**32 - 1),
             ("model.dropout", self.model.dropout, 0, 0.99),
+            ("model.drop_path", self.model.drop_path, 0, 0.99),
             ("run.workers", self.run.workers, 0, 256),
             ("run.watch_train", self.run.watch_train, 0, 2**31),
         ):

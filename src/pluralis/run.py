@@ -319,6 +319,7 @@ def _setup(recipe: Recipe, classes: int, weights: str | None, labels: Labels | N
             weights,
             sha256=part.sha256 or None if weights else None,
             dropout=part.dropout,
+            drop_path=part.drop_path,
             head_params=part.head_params,
         )
 

@@ -143,7 +143,14 @@ def _check_method(recipe: Recipe, labels: Labels) -> None:
     part, classes = recipe.model, len(labels.classes)
 
     def make_net() -> Network:
-        net = create_model(part.backbone, classes, part.head, dropout=part.dropout, head_params=part.head_params)
+        net = create_model(
+            part.backbone,
+            classes,
+            part.head,
+            dropout=part.dropout,
+            drop_path=part.drop_path,
+            head_params=part.head_params,
+        )
         net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)
         return net
 

@@ -14,6 +14,7 @@ from pluralis.models.label_decoder import LabelDecoder
 from pluralis.models.map_pooling import CSRAHead, LogMeanExpHead
 from pluralis.models.network import Network
 from pluralis.models.semantic_graph import SemanticGraphHead
+from pluralis.models.stochastic_depth import set_drop_path
 from pluralis.models.weights import load_weights
 
 __all__ = [
@@ -47,6 +48,7 @@ def create_model(
     *,
     sha256: str | None = None,
     dropout: float = 0.0,
+    drop_path: float = 0.0,
     normalize: bool = True,
     head_params: Mapping[str, Any] | None = None,
 ) -> Network:
@@ -56,6 +58,7 @@ def create_model(
     head         a name of HEADS; `head_params` are further arguments of its constructor
     weights      None for random ones, "imagenet", or the path of a file; `sha256` is the hash of that file
     dropout      probability, applied before the head
+    drop_path    probability that the last residual block is left out for an image while training, less of earlier ones
     normalize    False when the images come normalised already
 
     >>> create_model("tiny", 20).head.fc.out_features
@@ -65,13 +68,15 @@ def create_model(
         raise RecipeError(f"there is no head {head!r}; {nearest(head, HEADS)}")
     if num_classes < 1:
         raise RecipeError(f"a network needs at least one class, not {num_classes}: check the class list")
-    if not 0.0 <= dropout < 1.0:
-        raise RecipeError(f"dropout is {dropout}: give a probability from 0 up to, but not including, 1")
+    for name, value in (("dropout", dropout), ("drop_path", drop_path)):
+        if not 0.0 <= value < 1.0:
+            raise RecipeError(f"{name} is {value}: give a probability from 0 up to, but not including, 1")
     constructor = HEADS[head]
     extra = dict(head_params or {})
     _check_head_params(head, extra)
     network_backbone = create_backbone(backbone)
     load_weights(network_backbone, weights, sha256)
+    set_drop_path(network_backbone, drop_path)
     return Network(
         network_backbone,
         constructor(network_backbone.out_channels, num_classes, dropout=dropout, **extra),

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from pluralis.models.base import Backbone, Triple, init_conv
 from pluralis.models.fused_norm import Norm
+from pluralis.models.stochastic_depth import Skip
 
 # (expansion, channels, repeats, stride of the first repeat, kernel)
 _STAGES = (
@@ -67,6 +68,7 @@ class InvertedResidual(nn.Module):
         self._bn1 = _norm(width)
         self._project_conv = SameConv2d(width, out_channels, 1)
         self._bn2 = _norm(out_channels, relu6=False)
+        self._skip = Skip()
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
@@ -74,7 +76,7 @@ class InvertedResidual(nn.Module):
             y = self._bn0(self._expand_conv(y))
         y = self._bn1(self._depthwise_conv(y))
         y = self._bn2(self._project_conv(y))
-        return x + y if self.skips else y
+        return self._skip(x, y) if self.skips else y
 
 
 class EfficientNetLite0(Backbone):

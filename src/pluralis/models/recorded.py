@@ -73,6 +73,7 @@ class _Recording:
         with (
             torch.autocast("cuda", dtype=dtype, enabled=dtype is not None, cache_enabled=False),
             _buffers_kept(module),
+            torch.random.fork_rng([x.device]),  # a recording draws too, and a replay draws as the pass itself would
         ):
             wrapped = _Wrapped(module)
             self._replay = torch.cuda.make_graphed_callables(wrapped, (sample,), allow_unused_input=True)

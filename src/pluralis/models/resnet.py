@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.models.base import Backbone, init_conv
+from pluralis.models.stochastic_depth import Skip
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
@@ -30,11 +31,12 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(in_channels, width, stride)
+        self.skip = Skip()
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = self.bn2(self.conv2(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)), inplace=True)
+        return F.relu(self.skip(x if self.downsample is None else self.downsample(x), y), inplace=True)
 
 
 class Bottleneck(nn.Module):
@@ -51,12 +53,13 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * width)
         self.downsample = _shortcut(in_channels, 4 * width, stride)
+        self.skip = Skip()
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = F.relu(self.bn2(self.conv2(y)), inplace=True)
         y = self.bn3(self.conv3(y))
-        return F.relu(y + (x if self.downsample is None else self.downsample(x)), inplace=True)
+        return F.relu(self.skip(x if self.downsample is None else self.downsample(x), y), inplace=True)
 
 
 class ResNet(Backbone):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.models.base import Backbone, Triple, init_conv
+from pluralis.models.stochastic_depth import Skip
 
 
 class TinyBlock(nn.Module):
@@ -23,11 +24,12 @@ class TinyBlock(nn.Module):
             self.shortcut = nn.Sequential(
                 nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
             )
+        self.skip = Skip()
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         y = self.bn2(self.conv2(y))
-        return F.relu(y + self.shortcut(x), inplace=True)
+        return F.relu(self.skip(self.shortcut(x), y), inplace=True)
 
 
 class TinyNet(Backbone):
