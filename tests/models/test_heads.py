@@ -124,3 +124,21 @@ def test_heads_fit_into_a_network(name: str, params: dict[str, float]) -> None:
     assert logits.shape == (2, 3)
     logits.sum().backward()
     assert all(p.grad is not None for _, p in net.head_parameters())
+
+
+@pytest.mark.parametrize("name", ["linear", "cam-boost", "lse", "csra"])
+def test_autocast_does_not_round_logits(name: str) -> None:
+    """Images that differ keep scores that differ: bfloat16 has 128 numbers between 1 and 2."""
+    torch.manual_seed(0)
+    head = HEADS[name](8, 3).eval()
+    features = torch.linspace(1, 2, 2000)[:, None, None, None] * torch.rand(1, 8, 3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = head(features)
+    assert torch.equal(logits, head(features))
+    assert logits[:, 0].unique().numel() > 1500
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_logits_are_float32_under_autocast(name: str) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert HEADS[name](8, 3)(torch.rand(2, 8, 3, 3)).dtype == torch.float32

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from pluralis.triton_there import has_triton
 
 
 class Norm(nn.BatchNorm2d):
@@ -32,12 +32,7 @@ class Norm(nn.BatchNorm2d):
 
 def fusible(x: Tensor) -> bool:
     """A map on a GPU in channels-last order, and Triton is there."""
-    return x.is_cuda and x.is_contiguous(memory_format=torch.channels_last) and _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return x.is_cuda and x.is_contiguous(memory_format=torch.channels_last) and has_triton()
 
 
 _PROGRAMS = 1056

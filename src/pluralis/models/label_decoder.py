@@ -81,7 +81,7 @@ class LabelDecoder(Head):
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Each label's own linear classifier: [B, C, dim] -> logits [B, C]."""
-        return torch.einsum("bcd,cd->bc", self.dropout(embeddings), self.weight) + self.bias
+        return (self.dropout(embeddings) * self.weight).sum(-1) + self.bias
 
     @torch.no_grad()
     def attention(self, features: Tensor) -> Tensor:

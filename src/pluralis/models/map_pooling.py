@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.errors import RecipeError
-from pluralis.models.heads import Head, copy_bias
+from pluralis.models.heads import Classifier, Head, copy_bias
 from pluralis.params import choice, number
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class MapHead(Head):
     def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, drop: str = "channel") -> None:
         super().__init__()
         self.dropout = _DROPS[choice("heads lse and csra", "drop", drop, _DROPS)](dropout)
-        self.fc = nn.Linear(in_channels, num_classes)
+        self.fc = Classifier(in_channels, num_classes)
         nn.init.zeros_(self.fc.bias)
 
     def maps(self, features: Tensor) -> Tensor:
         """Features [B, D, h, w] or [B, D] -> M [B, C, h, w], in float32 at least."""
         if features.dim() == 2:
             features = features[:, :, None, None]
-        maps = F.conv2d(self.dropout(features), self.fc.weight[:, :, None, None], self.fc.bias)
+        maps: Tensor = self.fc(self.dropout(features))
         return maps.to(torch.promote_types(maps.dtype, torch.float32))
 
 
