@@ -185,6 +185,7 @@ OFF: dict[str, Any] = {  # what no paper speaks of
     "data.store_size": 0,
     "model.sha256": "",
     "model.dropout": 0,
+    "model.drop_path": 0,
     "train.momentum": 0.9,  # of an optimizer that none uses
     "train.clip": 0,
     "train.schedule_epochs": 0,
