@@ -39,7 +39,7 @@ from pluralis.estimator import PartialLabelClassifier
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.method import Setup
-from pluralis.methods import create_method, start_bias_of, start_heads
+from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
 
 METHODS = ("an", "gr", "em", "selection")
@@ -113,8 +113,7 @@ def fit_scenes(weights: Path, size: DemoSize, name: str, seed: int) -> dict[str,
     torch.manual_seed(seed)
     setup = Setup(partial(create_model, "tiny", len(data.labels.classes), weights=str(weights)), 10, data.labels)
     method = create_method(name, setup)
-    bias = recipe.method.start_bias
-    start_heads(method, data.labels, start_bias_of(name) if bias == "method" else bias)
+    start_heads(method, data.labels, recipe.method.start_bias)
     fit(method, data, recipe.train, seed=seed)
 
     def part(which: str, rows: np.ndarray) -> Rows:

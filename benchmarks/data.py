@@ -38,10 +38,11 @@ from benchmarks.bare_pillow import bare_pillow
 from pluralis.data import write
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats import FORMATS
+from pluralis.data.image_endings import ENDINGS
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Loader
 from pluralis.data.shard_images import ShardImages, pictures
-from pluralis.data.shards import ENDINGS, Shards, is_shards
+from pluralis.data.shards import Shards, is_shards
 from pluralis.labels import Labels
 from pluralis.method import Clock
 from pluralis.runtime import choose_device

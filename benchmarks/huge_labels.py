@@ -23,19 +23,27 @@ QUIET = 0.5  # the load of the machine at the start up to which the clock on the
 
 
 class Case(NamedTuple):
-    """A format, the size of the matrix, how many labels of a row are known, and the bar for reading it, if any."""
+    """A format, the size of the matrix, how many labels of a row the file gives, and the bar for reading it, if any.
+
+    `how`: "wide" is that layout of the file; with "absent" the file gives what is present, and all else is absent.
+    """
 
     format: str
     rows: int
     classes: int
     known: int
     seconds: float = 0.0
+    how: str = ""
 
 
 CASES = (
     Case("npy", 1_000_000, 80, 3, seconds=5.0),
     Case("parquet", 1_000_000, 80, 3, seconds=5.0),
     Case("csv", 1_000_000, 80, 3, seconds=20.0),
+    Case("npy", 1_000_000, 80, 80, seconds=5.0),  # complete labels: eighty millions, as are the next
+    Case("csv", 1_000_000, 80, 1, seconds=20.0, how="absent"),
+    Case("csv", 1_000_000, 80, 80, seconds=20.0, how="wide"),
+    Case("parquet", 1_000_000, 80, 80, seconds=20.0, how="wide"),
     Case("openimages", 1_000_000, 20_000, 20),  # as many classes as Open Images has, and as many labels
     Case("csv", 1_000_000, 20_000, 20),
     Case("jsonl", 1_000_000, 20_000, 20),
@@ -50,12 +58,14 @@ from benchmarks.memory import peak_megabytes as peak
 from pluralis.data import read, write
 from pluralis.labels import Labels
 
-what, name, path, folder, rows, classes, known = *sys.argv[1:5], *map(int, sys.argv[5:])
+what, name, how, path, folder, rows, classes, known = *sys.argv[1:6], *map(int, sys.argv[6:])
 
 def make():
     rng, first = np.random.default_rng(0), np.arange(known) * (classes // known)  # one from each part
     columns = rng.integers(first, np.append(first[1:], classes), (rows, known), np.int32)
     values = rng.integers(0, 2, rows * known, np.int8) * 2 - 1
+    if how == "absent":
+        values[:] = 1
     names = [f"class {number:05}" for number in range(classes)]
     ids = [f"{row:07}.jpg" for row in range(rows)]
     return Labels(np.arange(rows + 1) * known, columns.reshape(-1), values, names, ids)
@@ -64,15 +74,20 @@ labels = make() if what != "read" else None
 before, start, cpu = peak(), time.perf_counter(), time.process_time()
 dense = {"file": "labels_obs", "classes": "classes.txt"} if name == "npy" else {}
 if what == "write":
-    write(name, path, labels, **dense)
+    write(name, path, labels, **dense, **({"layout": how} if how == "wide" else {}))
 else:
     options = {"openimages": {"suffix": ""}, "lvis": {"ids": "file"}}.get(name, dense)
+    options |= {"unlisted": how} if how == "absent" else {}
     data = read(name, path, images=folder, **options)
     assert data.images[rows - 1].name == f"{rows - 1:07}.jpg"
     found = data.labels
 figures = time.perf_counter() - start, time.process_time() - cpu, peak(), peak() - before
 if what == "read":  # every class occurs, so that the labels are the same without their list
     labels = make()
+    if how == "absent":
+        signed = labels.dense()
+        signed[signed == 0] = -1
+        labels = Labels.from_dense(signed, labels.classes, labels.ids)
     assert found == labels, "the labels changed on their way"
 print(json.dumps(figures))
 """
@@ -97,7 +112,8 @@ def main(only: str = "", scratch: str = "") -> dict[str, Any]:
             files = list(path.iterdir()) if path.is_dir() else [path]
             size = sum(file.stat().st_size for file in files) / 1e6
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-            title = f"{case.format} {case.rows:,} × {case.classes:,}, {case.known} labels a row"
+            how = f", {case.how}" if case.how else ""
+            title = f"{case.format} {case.rows:,} × {case.classes:,}, {case.known} labels a row{how}"
             found[title] = {
                 "MB": size,
                 **{f"write {key}": value for key, value in written.items()},
@@ -122,7 +138,7 @@ def _verdict(case: Case, read: dict[str, float], quiet: bool) -> str:
 
 
 def _child(what: str, case: Case, path: Path, folder: Path) -> dict[str, float]:
-    words = [what, case.format, str(path), str(folder), *map(str, (case.rows, case.classes, case.known))]
+    words = [what, case.format, case.how, str(path), str(folder), *map(str, (case.rows, case.classes, case.known))]
     out = subprocess.run([sys.executable, "-c", CHILD, *words], stdout=subprocess.PIPE, text=True, check=True).stdout
     return dict(zip(("seconds", "CPU", "peak MB", "more MB"), json.loads(out), strict=True))
 

@@ -44,8 +44,13 @@ SETTINGS: dict[str, Any] = {
     "weight_decay": 1e-2,
     "validation_fraction": 0,
 }
-EMPTY_ABSENT = "selection, a row without label has none"
 BASE, LOGISTIC, ALL = "an", "logistic regression, assume negative", "all labels (bce)"
+_ABSENT = {"unlabelled": "absent"}
+NAMED: dict[str, tuple[str, dict[str, Any] | None]] = {
+    ALL: ("bce", None),
+    "selection, a row without label has none": ("selection", _ABSENT),
+    "relabel, a row without label has none": ("relabel", {"loss_params": _ABSENT}),
+}
 
 
 def main(data: Path, seeds: int, hidden: int, methods: list[str], json_file: Path | None) -> list[dict[str, Any]]:
@@ -53,7 +58,7 @@ def main(data: Path, seeds: int, hidden: int, methods: list[str], json_file: Pat
     tables = {name: read_set(data, name) for name in SETS}
     rows: list[dict[str, Any]] = []
     base: dict[str, list[float]] = {}
-    chosen = methods or [*(name for name in every_method() if name != "bce"), EMPTY_ABSENT]
+    chosen = methods or [*(name for name in every_method() if name != "bce"), *(name for name in NAMED if name != ALL)]
     for method in (BASE, ALL, LOGISTIC, *(name for name in chosen if name != BASE)):
         start = time.perf_counter()
         try:
@@ -102,9 +107,7 @@ def measure(method: str, features: np.ndarray, truth: Labels, seed: int, hidden:
     if method == LOGISTIC:
         scores = _logistic(features[train], given > 0, features[test])
     else:
-        name, params = {ALL: ("bce", None), EMPTY_ABSENT: ("selection", {"unlabelled": "absent"})}.get(
-            method, (method, None)
-        )
+        name, params = NAMED.get(method, (method, None))
         model = PartialLabelClassifier(name, method_params=params, hidden=hidden, random_state=seed, **SETTINGS)
         scores = model.fit(features[train], given).decision_function(features[test])
     return 100 * mean_average_precision(torch.from_numpy(scores), torch.from_numpy(truth.dense(test))).value

@@ -23,7 +23,7 @@ def main(batches: list[int], size: int, steps: int, json_file: Path | None) -> N
     rows = []
     for batch in batches:
         for kind, (record, fused) in KINDS.items():
-            with patch("pluralis.models.fused_norm._has_triton", lambda fused=fused: fused):
+            with patch("pluralis.models.fused_norm.has_triton", lambda fused=fused: fused):
                 row = {"batch": batch, "kind": kind, **_measure(batch, size, steps, record)}
             rows.append(row)
             print(row, flush=True)

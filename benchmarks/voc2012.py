@@ -33,6 +33,7 @@ import dataclasses
 import datetime
 import gc
 import hashlib
+import inspect
 import json
 import os
 import statistics
@@ -48,6 +49,12 @@ from typing import Any
 FAIR = "recipes/voc2012/fair.toml"
 FACTORS = (1, 10)
 VIEWS_FILE = "views.json"  # beside a run's model
+# Of methods that have changed since the first runs: what a recipe meant then that does not say it.
+FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
+    "csl": {"likely": "5, or a quarter of the classes"},
+    "splc": {"variant": "hill"},
+    "vpu": {"no_positive": "keep"},
+}
 LABEL_DECODER = ("model.head=label-decoder", "train.head_lr=1")  # at ten times the rate it diverges
 LAC = (*LABEL_DECODER, "train.epochs=5", "method.params.warmup=5")
 
@@ -71,17 +78,24 @@ class Row:
     def recipe_hash(self, extra: list[str]) -> str:
         """Of all that decides the result, whatever the seed."""
         from pluralis.config import Recipe
+        from pluralis.methods import method_class
 
         loaded = Recipe.load(Path(self.recipe), [*self.settings, *extra], {"method.name": self.method})
         recipe = loaded.to_dict()
         recipe["data"] |= {"images": "", "labels": "", "protocol_seed": loaded.data.draw_seed}
         recipe["model"]["weights"] = bool(recipe["model"]["weights"])
+        params, now = recipe["method"]["params"], inspect.signature(method_class(self.method)).parameters
+        for name, first in FIRST_DEFAULTS.get(self.method, {}).items():
+            if params.setdefault(name, now[name].default) == first:
+                del params[name]
         recipe["run"] = {key: recipe["run"][key] for key in ("precision", "deterministic")}
         plain = Recipe().to_dict()  # a setting that is new since, and at its default, makes no other recipe
         # The defaults when the first runs were made.
         plain["data"] |= {"size": 256, "protocol_seed": 1200}
         plain["model"]["head"] = "linear"
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
+        if self.method == "lac" and recipe["select"]["rule"] != "last":
+            said["select"]["from"] = "the last stage"  # the first runs chose from both
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -107,7 +121,7 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
     yield Row("comparators", "an, label-decoder head", "an", LABEL_DECODER, seeds=2)
     yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
-    yield Row("comparators", "splc, as released", "splc", ("method.params.variant=released",), seeds=2)
+    yield Row("comparators", "splc, hill", "splc", ("method.params.variant=hill",), seeds=2)
     log_odds = ("method.start_bias=log-odds",)
     yield Row("comparators", "an, head from log-odds", "an", log_odds)
     yield Row("comparators", "cls, head from log-odds", "cls", (*log_odds, "method.params.ramp=1"))
@@ -182,6 +196,9 @@ def ratio_rows() -> Iterator[Row]:
         for method in ("pu-mlc", "cls", "an", "bce"):
             ramp = ("method.params.ramp=1",) if method == "cls" else ()
             yield Row("ratios", f"{method}, {percent} % known", method, (*share, *ramp), seeds=1)
+        # Present and absent ones are written alike, so that what is unknown says nothing: the rate 0.
+        chance = ('method.params.loss_params={mechanism="rate", rate=0.0}',)
+        yield Row("ratios", f"relabel, {percent} % known", "relabel", (*share, "model.head=linear", *chance), seeds=1)
 
 
 LSE = ("model.head=lse",)
@@ -227,8 +244,14 @@ def share_rows() -> Iterator[Row]:
     for percent in (75, 50, 25):
         share = ("data.protocol=drop-positives", f"data.protocol_share={percent / 100}", "data.unlabelled=keep")
         share += ("data.protocol_seed=0", *LSE)
-        rate = ('method.params={mechanism="rate", unlabelled="absent"}',)
-        for name, settings in (("an", ()), ("pu-mlc", ()), ("cls", ("method.params.ramp=1",)), ("selection", rate)):
+        rate = '{mechanism="rate", unlabelled="absent"}'
+        for name, settings in (
+            ("an", ()),
+            ("pu-mlc", ()),
+            ("cls", ("method.params.ramp=1",)),
+            ("selection", (f"method.params={rate}",)),
+            ("relabel", (f"method.params.loss_params={rate}",)),
+        ):
             yield Row("shares", f"{name}, {percent} % left", name, (*share, *settings), seeds=1)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from pluralis import checkpoint
 from pluralis.checkpoint import Snapshot, Store, read_snapshot, state_hash, write_snapshot
+from pluralis.data import whole_file
 from pluralis.errors import CheckpointError
 
 
@@ -141,7 +142,9 @@ def test_a_failing_disk_costs_at_most_one_interval(
     store = Store(tmp_path)
     store.save("000", snapshot(0))
     monkeypatch.setattr(checkpoint.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(checkpoint, "os", FailingOs(call, at, code, for_good))
+    failing = FailingOs(call, at, code, for_good)
+    monkeypatch.setattr(checkpoint, "os", failing)
+    monkeypatch.setattr(whole_file, "os", failing)
     written = {"fsync": 4, "replace": 2}[call]  # a save syncs four times and renames twice
     if for_good and at <= written:
         with pytest.raises(CheckpointError, match=os.strerror(code)):

@@ -324,7 +324,10 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights() -> None:
 
     method = loss_method()
     method.loss = loss = Seen()
+    maps: set[torch.dtype] = set()
+    method.net.backbone.register_forward_hook(lambda module, inputs, output: maps.add(output.dtype))
     result = fit(method, scenes(32), plan(epochs=3, augment="none"), runtime=Runtime(precision="bf16"))
-    assert loss.types == {torch.bfloat16}
+    assert maps == {torch.bfloat16}
+    assert loss.types == {torch.float32}
     assert result.history[-1]["loss"] < result.history[0]["loss"]
     assert {p.dtype for p in method.parameters()} == {torch.float32}

@@ -1,6 +1,7 @@
 """Labels: the sparse matrix against plain dense arithmetic."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from pluralis import compressed_rows
+from pluralis import labels as labels_module
 from pluralis.errors import LabelError
 from pluralis.labels import CONVENTIONS, Labels
 
@@ -58,6 +61,76 @@ def test_the_three_constructors_agree(dense):
     again = Labels.from_entries(*labels.entries(), labels.shape)
     assert labels == again
     assert labels == pickle.loads(pickle.dumps(labels))
+
+
+@given(matrices(), st.sampled_from([1, 3, 8]), st.data())
+def test_blocks_change_nothing(dense, block, data):
+    """Of a few entries each, so that a block may hold a part of a row, no entry, or several rows."""
+    rows = np.array(data.draw(st.lists(st.integers(0, len(dense) - 1), unique=True)), int)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (labels_module, compressed_rows):
+            patch.setattr(module, "BLOCK", block)
+        labels = Labels.from_dense(dense)
+        np.testing.assert_array_equal(labels.dense(), dense)
+        np.testing.assert_array_equal(labels.select(rows).dense(), dense[rows])
+        summary = labels.summary()
+    for sign, by_class, by_row in (
+        (1, summary.positives, summary.row_positives),
+        (-1, summary.negatives, summary.row_negatives),
+    ):
+        np.testing.assert_array_equal(by_class, (dense == sign).sum(0))
+        np.testing.assert_array_equal(by_row, (dense == sign).sum(1))
+
+
+def test_a_wrong_value_in_a_later_block_is_told_by_its_row(monkeypatch):
+    monkeypatch.setattr(labels_module, "BLOCK", 2)
+    dense = np.zeros((5, 2))
+    dense[3, 1] = 7
+    with pytest.raises(LabelError, match=r"row 3, class 1: the value 7\.0 means nothing"):
+        Labels.from_dense(dense)
+    with pytest.raises(LabelError, match=r"row 'd', class 'y'"):
+        Labels.from_dense(dense, ["x", "y"], list("abcde"))
+
+
+@pytest.mark.parametrize("width", [80, 300, 70_000])
+def test_class_numbers_of_any_size(width):
+    last = np.full((1, width), -1, np.int8)
+    last[0, [0, 255, 256, 65_535, 65_536, width - 1][:: 1 if width > 65_536 else 5]] = 1
+    np.testing.assert_array_equal(Labels.from_dense(last).dense(), last)
+
+
+def test_complete_labels_take_little_more_than_their_own_memory(monkeypatch):
+    """5 bytes a label, 1 or 2 more while they are gathered, and a part that is looked at."""
+    for module in (labels_module, compressed_rows):
+        monkeypatch.setattr(module, "BLOCK", 1 << 16)
+    dense = np.full((50_000, 80), -1, np.int8)
+    dense[np.arange(len(dense)), np.arange(len(dense)) % 80] = 1
+    own = 5 * dense.size
+    order = np.random.default_rng(0).permutation(len(dense))
+    peaks = []
+    labels = Labels.from_dense(dense)
+    for call in (lambda: Labels.from_dense(dense), lambda: labels.select(order), labels.dense, labels.summary):
+        tracemalloc.start()
+        call()
+        peaks.append(tracemalloc.get_traced_memory()[1] / own)
+        tracemalloc.stop()
+    block = 64 * compressed_rows.BLOCK / own
+    names = 200 * len(dense) / own  # ids and a set of them
+    made, selected, unpacked, counted = peaks
+    assert made < 1.6 + block
+    assert selected < 1.2 + block + names
+    assert unpacked < 0.2 + block
+    assert counted < block + names
+
+
+def test_arrays_that_are_given_away_are_not_copied():
+    arrays = np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1, -1, 1], np.int8)
+    kept, given = Labels(*arrays, 3), Labels(*arrays, 3, copy=False)
+    for name, array in zip(("indptr", "indices", "values"), arrays, strict=True):
+        assert not np.shares_memory(getattr(kept, name), array)
+        assert np.shares_memory(getattr(given, name), array)
+        assert not getattr(given, name).flags.writeable
+    assert kept == given == Labels([0, 2, 3], [0, 2, 1], [1, -1, 1], 3, copy=False)
 
 
 @given(matrices(), st.data())
@@ -174,6 +247,9 @@ def test_bad_entries(entries, words):
         (lambda: Labels([0, 2], [1, 0], [1, 1], 2), "ascend"),
         (lambda: Labels([0, 1], [2**32], [1], 2), "between 0 and 1"),
         (lambda: Labels([0, 1], [0], [257], 2), "1 or -1"),
+        (lambda: Labels([0, 1], [0], [0], 2), "1 or -1"),
+        (lambda: Labels([0, 1], [0], [-2], 2), "1 or -1"),
+        (lambda: Labels([0, 1], [-1], [1], 2), "between 0 and 1"),
         (lambda: Labels([0, 2], [0], [1], 2), "indptr"),
         (lambda: Labels([], [], [], 2), "indptr"),
         (lambda: Labels([0, 1], [0], [1], 2, ids=["a", "b"]), "2 row ids for 1 rows"),

@@ -10,7 +10,7 @@ import torch
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Setup
-from pluralis.methods import create_method, describe_methods, start_bias_of, start_heads, start_values
+from pluralis.methods import create_method, describe_methods, method_class, start_heads, start_values
 from pluralis.models import create_model
 
 LABELS = Labels.from_lists([[0], [0], [0], [1], []], 3, negatives=[[], [], [], [], [1]])
@@ -27,13 +27,14 @@ def test_log_odds_of_the_observed_frequencies() -> None:
 def test_every_method_states_its_bias_and_gets_it(name: str) -> None:
     net = create_model("tiny", 3)
     method = create_method(name, Setup(lambda: net, 3, LABELS))
-    start_heads(method, LABELS, start_bias_of(name))
-    assert torch.equal(net.head.get_parameter("fc.bias"), start_values(LABELS, start_bias_of(name)))
+    assert method.start_bias == method_class(name).start_bias
+    start_heads(method, LABELS)
+    assert torch.equal(net.head.get_parameter("fc.bias"), start_values(LABELS, method.start_bias))
 
 
 def test_unknown_names() -> None:
     with pytest.raises(RecipeError, match="did you mean 'gr'"):
-        start_bias_of("grr")
+        method_class("grr")
     with pytest.raises(RecipeError, match="log-odds"):
         start_heads(create_method("an", Setup(lambda: create_model("tiny", 3), 3)), LABELS, "middle")
 

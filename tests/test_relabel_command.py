@@ -22,6 +22,8 @@ FAST = [
     "model.backbone=tiny", "model.weights=", "data.size=24", "train.epochs=1", "train.batch_size=8", "run.device=cpu",
     "run.workers=0",
 ]  # fmt: skip
+RELABEL = ["method.name=relabel", "model.head=linear", "method.params.views=fast", "train.lr=1e-2"]
+OF_LOSS = "method.params.loss_params"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,8 @@ def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         "an": make_run(photos, folder / "an", "method.name=an"),
         "selection": make_run(photos, folder / "selection", "method.name=selection"),
         "rate": make_run(photos, folder / "rate", "method.name=selection", rate, "select.rule=last"),
+        "relabel": make_run(photos, folder / "relabel", *RELABEL, f"{OF_LOSS}.mechanism=rate", f"{OF_LOSS}.rate=class"),
+        "absent": make_run(photos, folder / "absent", *RELABEL, f"{OF_LOSS}.unlabelled=absent"),
     }
 
 
@@ -66,7 +70,7 @@ def lines(path: Path) -> list[list[str]]:
     return list(csv.reader(path.open(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("name", ["an", "selection", "rate"])
+@pytest.mark.parametrize("name", ["an", "selection", "rate", "relabel"])
 def test_every_unknown_label_with_its_chance_given_what_was_written(
     name: str, photos: Path, runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -91,8 +95,11 @@ def test_every_unknown_label_with_its_chance_given_what_was_written(
     elif name == "selection":
         expected = selection_posterior(logits, given)
     else:
-        rate = trained.history[-1]["rate"]
-        expected = selection_posterior(logits, given, "rate", rate=rate)
+        rate = how_written(trained.method)["rate"].double()
+        assert rate.mean().item() == pytest.approx(trained.history[-1]["rate"])
+        assert rate.sub(0.5).abs().min() > 1e-3
+        p = logits.sigmoid()
+        expected = p * (1 - rate) / (1 - rate * p)
     for row, image in enumerate(source.labels.ids):
         for column, label in enumerate(trained.classes):
             if given[row, column] == 0:
@@ -167,7 +174,7 @@ def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
     assert "unknown labels" in pluralis("relabel", tmp_path / "run", "--out", tmp_path / "x.csv", *named)
 
 
-@pytest.mark.parametrize("name", ["an", "rate"])
+@pytest.mark.parametrize("name", ["an", "rate", "relabel"])
 def test_count_prints_a_table_and_when_it_is_biased(
     name: str, photos: Path, runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -193,6 +200,21 @@ def test_count_goes_by_the_rows_that_are_named(photos: Path, runs: dict[str, Pat
     said = pluralis("count", runs["selection"], "--out", tmp_path / "counts.csv", *named)
     assert "2 images" in said
     assert lines(tmp_path / "counts.csv")[-1][1] == "1"
+
+
+def test_images_in_which_somebody_looked_and_found_nothing(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("image,label\n03.png,digit 1\n04.png,\n")
+    named = ["--images", photos, "--labels", tmp_path / "two.csv"]
+    pluralis("relabel", runs["absent"], "--out", tmp_path / "all.csv", *named, "--min-probability", 0)
+    chances = defaultdict(list)
+    for image, _, chance in lines(tmp_path / "all.csv")[1:]:
+        chances[image].append(float(chance))
+    assert len(chances["03.png"]) == len(chances["04.png"]) - 1
+    assert min(chances["03.png"]) > 0 == max(chances["04.png"])
+    pluralis("count", runs["absent"], "--out", tmp_path / "counts.csv", *named)
+    pluralis("count", runs["absent"], "--out", tmp_path / "more.csv", *named, "--unlabelled", "skip")
+    counted, more = (float(lines(tmp_path / name)[-1][2]) for name in ("counts.csv", "more.csv"))
+    assert 1 < counted < more
 
 
 def test_how_labels_are_written_comes_from_the_method(runs: dict[str, Path]) -> None:

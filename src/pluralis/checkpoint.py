@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pluralis.data.whole_file import part_of, sync_folder
 from pluralis.errors import CheckpointError
 
 _GENERATIONS = 2
@@ -83,20 +84,19 @@ def read_snapshot(path: Path) -> Snapshot:
 
 def write_file(path: Path, content: bytes) -> None:
     """Replace `path` in one step. A failed write is tried again, and leaves the old file as it was."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     for attempt in range(1, _TRIES + 1):
         try:
-            with open(temporary, "wb") as file:
-                written = file.write(content)
-                if written != len(content):
-                    raise OSError(f"only {written} of {len(content)} bytes were written")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            _sync_folder(path.parent)
+            with part_of(path) as part:
+                with part.open("wb") as file:
+                    written = file.write(content)
+                    if written != len(content):
+                        raise OSError(f"only {written} of {len(content)} bytes were written")
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(part, path)
+            sync_folder(path.parent)
             return
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             if attempt == _TRIES:
                 raise CheckpointError(
                     f"cannot write {path}: {error.strerror or error}; what was saved before is intact:"
@@ -184,11 +184,3 @@ def _text(document: Any) -> bytes:
 
 def _hash_json(body: Any) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,7 +24,7 @@ from pluralis.cli_options import (
     views_line,
 )
 from pluralis.data_cli import data_app
-from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError
+from pluralis.errors import DataError, Interrupted, PluralisError, RecipeError, visible
 from pluralis.missing_cli import count, relabel
 from pluralis.recommend_cli import recommend
 
@@ -85,7 +85,8 @@ def train(
             plan = choose(plan, out, 60.0 if tune_minutes is None else tune_minutes, hooks).recipe
         run = train_run(plan, out, hooks, views=list(VIEWS))
     plan = run.recipe  # with what was left open
-    bias = plan.method.start_bias if plan.method.start_bias != "method" else f"the method's own ({_bias(plan)})"
+    own, bias = run.method.start_bias, plan.method.start_bias
+    bias = f"the method's own ({own})" if bias == "method" else bias
     chosen = run.history[run.chosen]
     stage = f"stage {int(chosen['stage']) + 1}, " if run.history[-1]["stage"] else ""
     say(f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])}; starting bias: {bias}")
@@ -112,7 +113,7 @@ def evaluate(
     from dataclasses import replace
 
     from pluralis.console import console, figures_table, prediction_bar, say
-    from pluralis.data.source import load_source, without_hints
+    from pluralis.data.source import load_source, other_data, without_hints
     from pluralis.run import load_run
     from pluralis.views import get_views
 
@@ -126,7 +127,8 @@ def evaluate(
     if not given and not set and not part.test:
         raise RecipeError(f"{run} has no test set in its recipe: name labelled data with --images and --labels")
     # What is named on the command line lies over the test set's own settings, such as its split.
-    tested = replace(trained.recipe, data=replace(part, **{**part.test, "test": {}}))
+    own = {**part.test, "test": {}, **({"format": format} if format else {})}
+    tested = replace(trained.recipe, data=other_data(part, own))
     part = tested.with_settings(set or [], given).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
@@ -246,18 +248,12 @@ app.command("bench-run")(bench_run)
 app.command()(recommend)
 
 
-def _bias(plan: Any) -> str:
-    from pluralis.methods import start_bias_of
-
-    return start_bias_of(plan.method.name)
-
-
 def main() -> None:
     """Run the command; what the user can put right becomes one line and exit code 2."""
     try:
         app()
     except (PluralisError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         sys.exit(2)
     except Interrupted as stop:
         print(f"{stop}; run the same command to go on", file=sys.stderr)

@@ -193,7 +193,9 @@ class Recipe:
             key, equals, text = setting.partition("=")
             if not equals:
                 raise RecipeError(f"--set {setting!r}: write it as section.key=value, such as train.lr=1e-4")
-            _put(values, key.strip().split("."), parse_value(text.strip()), setting)
+            path = key.strip().split(".")
+            parse = parse_option if "options" in path[:-1] else parse_value
+            _put(values, path, parse(text.strip()), setting)
         return cls.from_dict(values)
 
     @classmethod
@@ -292,6 +294,12 @@ def parse_value(text: str) -> Any:
         return tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def parse_option(text: str) -> Any:
+    """As `parse_value`, but whatever would be written in another way stays as typed: it may be a name, such as 1_0."""
+    value = parse_value(text)
+    return value if isinstance(value, str | list | dict) or _toml(value) == text else text
 
 
 def _toml(value: Any) -> str:

@@ -5,25 +5,35 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from pluralis.errors import Interrupted
+from pluralis.errors import Interrupted, visible
 
 if TYPE_CHECKING:
     from pluralis.counting import Counts
     from pluralis.method import Clock
     from pluralis.run import Hooks
 
+
+class VisibleConsole(Console):
+    """Shows what would steer the terminal, such as an escape code in somebody's class name, instead of obeying it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
 # Under torchrun one process speaks for all.
-console = Console(quiet=os.environ.get("RANK", "0") != "0")
-errors = Console(stderr=True)
+console = VisibleConsole(quiet=os.environ.get("RANK", "0") != "0")
+errors = VisibleConsole(stderr=True)
 
 
 @contextmanager
@@ -102,7 +112,7 @@ def figures_table(title: str, rows: dict[str, dict[str, float]]) -> Table:
         table.add_column(name, justify="right")
     for label, figures in rows.items():
         cells = (f"{figures[n]:.2f}" if n in figures else "" for n in names)
-        table.add_row(Text(label), *cells)
+        table.add_row(Text(visible(label)), *cells)
     return table
 
 
@@ -116,5 +126,5 @@ def counts_table(counts: Counts) -> Table:
     for count in (*counts.classes, counts.total):
         ends = f"{count.low - count.written:,.1f} to {count.high - count.written:,.1f}"
         cells = f"{count.written:,}", f"{count.expected:,.1f}", f"{count.missing:,.1f}", ends
-        table.add_row(Text(count.name), *cells, end_section=count is counts.classes[-1])
+        table.add_row(Text(visible(count.name)), *cells, end_section=count is counts.classes[-1])
     return table

@@ -54,7 +54,7 @@ def to_signed(
     array: Any,
     convention: str,
     classes: Sequence[str] | None = None,
-    ids: Sequence[str] | None = None,
+    ids: Sequence[object] | None = None,
 ) -> npt.NDArray[np.int8]:
     """Translate an array, tensor or nested list [N, C] to int8 [N, C] in {+1 present, 0 unknown, -1 absent}.
 
@@ -63,13 +63,13 @@ def to_signed(
     rule = CONVENTIONS.get(convention)
     if rule is None:
         raise LabelError(f"there is no label convention {convention!r}; choose from {_listing()}")
-    dense = _matrix(array)
+    dense = as_matrix(array)
     signed = np.zeros(dense.shape, np.int8)
     allowed = np.zeros(dense.shape, bool)
     for value, label in rule.meaning.items():
         hit = dense == value
         allowed |= hit
-        signed[hit] = label
+        signed += hit.view(np.int8) * np.int8(label)  # no two hits overlap; assigning by mask is slower
     if rule.guesses_below_zero:
         allowed |= (dense < 0) & np.isfinite(dense)
     if not allowed.all():
@@ -83,7 +83,7 @@ def to_signed(
     return signed
 
 
-def _matrix(array: Any) -> npt.NDArray[Any]:
+def as_matrix(array: Any) -> npt.NDArray[Any]:
     """Any array-like of numbers as a numpy matrix [N, C]."""
     if hasattr(array, "detach"):  # a tensor: it may sit on an accelerator or in a type that numpy lacks
         array = array.detach().cpu()
@@ -95,7 +95,7 @@ def _matrix(array: Any) -> npt.NDArray[Any]:
     if dense.ndim != 2:
         raise LabelError(f"labels must be a matrix of rows × classes, not of shape {dense.shape}")
     if dense.dtype.kind == "b":
-        return dense.astype(np.int8)
+        return dense.view(np.int8)
     if dense.dtype.kind not in "iuf":
         raise LabelError(f"labels must be numbers, not {dense.dtype}; see the conventions {_listing()}")
     return dense

@@ -79,15 +79,18 @@ def check(
 ) -> None:
     """Open every image; those that do not open are listed and the exit code is 1. Goes on where it stopped."""
     part = _part(images, labels, format, unlisted, recipe, set)
-    if not Path(f"{out}.checked").exists():  # else the list is that of this command
-        _refuse_existing(out, force)
     from pluralis.console import prediction_bar, say, stop_request
-    from pluralis.data.check import check_images
-    from pluralis.data.source import load_source
+    from pluralis.data.check import check_images, is_list_of
+    from pluralis.data.source import load_source, place_of
 
-    source = load_source(part, say)
+    of = place_of(part)
+    if not is_list_of(out, of):
+        _refuse_existing(out, force)
+    source = load_source(part, say, missing=True)
     with stop_request() as stop, prediction_bar("opening") as progress:
-        found = check_images(source.images, source.labels, out, workers=workers, progress=progress, stop=stop.is_set)
+        found = check_images(
+            source.images, source.labels, out, of=of, workers=workers, progress=progress, stop=stop.is_set
+        )
     known = f", {found.noted:,} were checked before" if found.noted else ""
     say(f"{len(source.labels):,} images{known}: {len(found.bad):,} do not open: {out}")
     if found.bad:
@@ -116,11 +119,13 @@ def convert(
     from pluralis.data import rows
     from pluralis.data.source import load_dataset
 
-    data = load_dataset(_with_files(part), say)
+    data = load_dataset(_with_files(part), say, missing=leave_out is not None)
     if leave_out is not None:
         from pluralis.data.check import read_list
+        from pluralis.data.dataset import require_files
 
         data = rows.leave_out(data, read_list(leave_out), leave_out)
+        require_files(data.images)
     target.write(data, say)
 
 
@@ -153,11 +158,12 @@ def simulate(
     from pluralis.data.source import apply_protocol, load_dataset
 
     data = load_dataset(_with_files(part), say)
+    shown = apply_protocol(data.labels, part)
     if part.protocol in DRAWN:
         say(f"drawn with the seed {part.draw_seed}")
     if data.hints is not None and len(data.hints):
         say(f"{len(data.hints):,} hints are left out: a machine may have named what the protocol hides")
-    target.write(replace(data, labels=apply_protocol(data.labels, part), hints=None), say)
+    target.write(replace(data, labels=shown, hints=None), say)
 
 
 @data_app.command()
@@ -247,7 +253,6 @@ def _target(to: str, out: Path, part: DataPart, options: list[str] | None, force
     """Where to write, before any work: nothing is there, or it may be written over."""
     from pluralis.data.conversion import Target
 
-    target = Target.parse(to, out, part.images, options or [])
-    if not force:
-        target.refuse_existing()
+    target = Target.parse(to, out, part.images, options or [], force)
+    target.refuse_existing()
     return target

@@ -6,6 +6,9 @@ All take one string, so that they survive a trip through a worker process unchan
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# Control characters other than line feed and tab; those of Unicode's second block and lone surrogates have no picture.
+_SIGNS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)}
+_SIGNS |= {127: 0x2421} | dict.fromkeys((*range(0x80, 0xA0), *range(0xD800, 0xE000)), 0xFFFD)
 _LONGEST, _MOST = 60, 20_000  # characters of a name that are compared and told, and names that are compared
 
 
@@ -51,6 +54,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = next(filter(None, (get_close_matches(one, compared, n=1) for one in spelt)), [])
     meant = f"did you mean {close[0]!r}? " if close else ""
     return f"{meant}choose from {', '.join(map(repr, names[:20]))}{', …' if len(names) > 20 else ''}"
+
+
+def visible(text: str) -> str:
+    """A text fit for a terminal: what would steer it, and halves of characters, become signs that can be seen.
+
+    >>> visible("a\\x1b[31mb\\n")
+    'a␛[31mb\\n'
+    """
+    return text.translate(_SIGNS)
 
 
 def shown(name: object) -> str:

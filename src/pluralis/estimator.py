@@ -24,7 +24,7 @@ from pluralis.errors import NonFiniteLoss, PluralisError, RecipeError
 from pluralis.evaluate import Calibration, Last, Observed, calibrate, predict
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
-from pluralis.methods import START_BIASES, create_method, method_class, start_bias_of, start_heads
+from pluralis.methods import START_BIASES, create_method, method_class, start_heads
 from pluralis.metrics import mean_average_precision
 from pluralis.models import create_model
 from pluralis.params import choice, flag, number, whole
@@ -247,7 +247,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         looks = {"views": "fast"} if "views" in inspect.signature(method_class(self.method)).parameters else {}
         params = {**looks, **(self.method_params or {})}  # there is but one way to look at features
         method = create_method(self.method, Setup(make_net, len(labels.classes), labels), params)
-        start_heads(method, labels, start_bias_of(self.method) if self.start_bias == "method" else self.start_bias)
+        start_heads(method, labels, self.start_bias)
         return method
 
     def _features(self, X: npt.NDArray[Any]) -> Tensor:

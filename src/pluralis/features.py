@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from pluralis.checkpoint import Snapshot, read_snapshot, state_hash, write_snaps
 from pluralis.config import DataPart, ModelPart
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Loader, Progress, TensorImages
-from pluralis.data.source import load_source, without_hints
+from pluralis.data.source import load_source, other_data, without_hints
 from pluralis.errors import CheckpointError, DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Method
@@ -205,7 +205,7 @@ def list_pictures(part: DataPart) -> tuple[list[str], ImageFiles]:
         return names, ImageFiles(files)
     sources = [load_source(part)]
     if part.test:
-        sources.append(load_source(replace(without_hints(part), **{"test": {}, **part.test})))
+        sources.append(load_source(other_data(without_hints(part), {"test": {}, **part.test})))
     names, files = [], []
     for source in sources:
         if not isinstance(source.images, ImageFiles):

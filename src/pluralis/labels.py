@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.conventions import CONVENTIONS, to_signed
+from pluralis.compressed_rows import BLOCK, CompressedRows, blocks, offsets, take_rows
+from pluralis.conventions import CONVENTIONS, as_matrix, to_signed
 from pluralis.errors import LabelError, shown
 from pluralis.label_summary import LabelSummary
 
@@ -24,7 +25,8 @@ class Labels:
     """A matrix of labels in compressed rows; an unknown label takes no memory.
 
     The labels of row r are `values[indptr[r]:indptr[r + 1]]` (int8, +1 or -1) for the classes
-    `indices[indptr[r]:indptr[r + 1]]` (int32, ascending). The arrays are copies and read-only.
+    `indices[indptr[r]:indptr[r + 1]]` (int32, ascending). The arrays are
+    read-only copies, or with `copy=False` those given where they have these types: nobody may write to them then.
     `row_ids` holds the unique names of the rows, or None where a row is named by its number.
     Use a `from_…` constructor, unless you have the three arrays already.
     """
@@ -36,17 +38,17 @@ class Labels:
         values: npt.ArrayLike,
         classes: int | Sequence[str],
         ids: Sequence[str] | None = None,
+        copy: bool = True,
     ) -> None:
         self.classes = _class_names(classes)
         self.row_ids = None if ids is None else _names(ids, "row id")
-        offsets, columns = _whole(indptr, "indptr"), _whole(indices, "indices")
-        signs = _whole(values, "values")
-        _check_rows(offsets, columns, signs, len(self.classes))
-        if self.row_ids is not None and len(self.row_ids) != len(offsets) - 1:
-            raise LabelError(f"{len(self.row_ids)} row ids for {len(offsets) - 1} rows: give one each")
-        self.indptr: Ints = offsets.copy()
-        self.indices: npt.NDArray[np.int32] = columns.astype(np.int32)
-        self.values: npt.NDArray[np.int8] = signs.astype(np.int8)
+        ends, columns, signs = _whole(indptr, "indptr"), _listed(indices, "indices"), _listed(values, "values")
+        _check_rows(ends, columns, signs, len(self.classes))
+        if self.row_ids is not None and len(self.row_ids) != len(ends) - 1:
+            raise LabelError(f"{len(self.row_ids)} row ids for {len(ends) - 1} rows: give one each")
+        self.indptr: Ints = ends.astype(np.int64, copy=copy)
+        self.indices: npt.NDArray[np.int32] = columns.astype(np.int32, copy=copy)
+        self.values: npt.NDArray[np.int8] = signs.astype(np.int8, copy=copy)
         for array in (self.indptr, self.indices, self.values):
             array.flags.writeable = False
 
@@ -59,9 +61,15 @@ class Labels:
         convention: str = "signed",
     ) -> Labels:
         """Labels from an array, tensor or nested list [N, C] whose numbers follow one of CONVENTIONS."""
-        signed = to_signed(array, convention, classes, ids)
-        rows, columns = np.nonzero(signed)
-        return cls.from_entries(rows, columns, signed[rows, columns], signed.shape, classes, ids)
+        dense = as_matrix(array)
+        height, width = dense.shape
+        _check_counts(dense.shape, classes, ids)
+        names = range(height) if ids is None else ids
+        rows, every, step = CompressedRows(width), np.arange(width), max(1, BLOCK // max(1, width))
+        for first in range(0, max(1, height), step):  # once also without any row, for the convention's name
+            part = slice(first, first + step)
+            rows.add(to_signed(dense[part], convention, classes, names[part]), every)
+        return cls(*rows.arrays(), width if classes is None else classes, ids, copy=False)
 
     @classmethod
     def from_lists(
@@ -103,9 +111,7 @@ class Labels:
         row, column, value = _whole(rows, "rows"), _whole(columns, "columns"), _whole(values, "values")
         if not len(row) == len(column) == len(value):
             raise LabelError(f"{len(row)} rows, {len(column)} columns and {len(value)} values do not match")
-        for names, count, what in ((classes, width, "class names"), (ids, height, "row ids")):
-            if names is not None and len(names) != count:
-                raise LabelError(f"{len(names)} {what} for a matrix of shape {tuple(shape)}: give {count}")
+        _check_counts(shape, classes, ids)
 
         def where(entry: int) -> str:
             r, c = int(row[entry]), int(column[entry])
@@ -130,7 +136,7 @@ class Labels:
             raise LabelError(f"{where(int(order[again[0]]))}: {what}; keep one of the two")
         order = order[value[order] != 0]
         counts = np.bincount(row[order], minlength=height)
-        return cls(_offsets(counts), column[order], value[order], width if classes is None else classes, ids)
+        return cls(offsets(counts), column[order], value[order], width if classes is None else classes, ids)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -165,27 +171,27 @@ class Labels:
     def dense(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.int8]:
         """The labels of `rows` (None: all) as int8 [n, C] in {+1, 0, -1}; rows may repeat."""
         chosen = np.arange(len(self)) if rows is None else self._rows(rows)
-        entries, counts = self._gather(chosen)
         out = np.zeros((len(chosen), len(self.classes)), np.int8)
-        out[np.repeat(np.arange(len(chosen)), counts), self.indices[entries]] = self.values[entries]
+        for at, _, entries in blocks(self.indptr, chosen):
+            out[at, self.indices[entries]] = self.values[entries]
         return out
 
     def select(self, rows: npt.ArrayLike) -> Labels:
         """The labels and ids of `rows` in that order; no row twice, since ids are unique."""
         chosen = self._rows(rows)
-        entries, counts = self._gather(chosen)
         names = map(str, chosen) if self.row_ids is None else (self.row_ids[r] for r in chosen)
-        return Labels(_offsets(counts), self.indices[entries], self.values[entries], self.classes, tuple(names))
+        arrays = take_rows(self.indptr, self.indices, self.values, chosen)
+        return Labels(*arrays, self.classes, tuple(names), copy=False)
 
     def positives(self, row: int) -> npt.NDArray[np.int32]:
         """The numbers of the classes present in one row, ascending."""
-        entries, _ = self._gather(self._rows([row]))
-        return self.indices[entries[self.values[entries] > 0]]
+        entries = self._entries(row)
+        return self.indices[entries][self.values[entries] > 0]
 
     def negatives(self, row: int) -> npt.NDArray[np.int32]:
         """The numbers of the classes absent from one row, ascending."""
-        entries, _ = self._gather(self._rows([row]))
-        return self.indices[entries[self.values[entries] < 0]]
+        entries = self._entries(row)
+        return self.indices[entries][self.values[entries] < 0]
 
     def entries(self) -> tuple[Ints, npt.NDArray[np.int32], npt.NDArray[np.int8]]:
         """Row numbers, class numbers and values [K] of the known labels, by row and then by class."""
@@ -193,18 +199,22 @@ class Labels:
 
     def summary(self) -> LabelSummary:
         """Counts by class and by row."""
-        rows, columns, values = self.entries()
-        present, absent = values > 0, values < 0
         height, width = self.shape
-        positives = np.bincount(columns[present], minlength=width)
-        negatives = np.bincount(columns[absent], minlength=width)
+        by_class, by_row = np.zeros((2, width), np.int64), np.zeros((2, height), np.int64)  # positives and negatives
+        for at, place, _ in blocks(self.indptr, np.arange(height)):
+            for sign, classes, rows in zip((1, -1), by_class, by_row, strict=True):
+                hit = self.values[place] == sign
+                classes += np.bincount(self.indices[place][hit], minlength=width)
+                first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (0, 0)
+                rows[first:last] += np.bincount(at[hit] - first, minlength=last - first)
+        (positives, negatives), (row_positives, row_negatives) = by_class, by_row
         return LabelSummary(
             classes=self.classes,
             positives=positives,
             negatives=negatives,
             unknown=height - positives - negatives,
-            row_positives=np.bincount(rows[present], minlength=height),
-            row_negatives=np.bincount(rows[absent], minlength=height),
+            row_positives=row_positives,
+            row_negatives=row_negatives,
         )
 
     def _rows(self, rows: npt.ArrayLike) -> Ints:
@@ -214,38 +224,44 @@ class Labels:
             raise LabelError(f"there is no row {chosen[np.argmax(wrong)]}; rows go from 0 to {len(self) - 1}")
         return chosen
 
-    def _gather(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Positions [K] in `indices` of all entries of `rows`, row after row, and their number a row [n]."""
-        starts = self.indptr[rows]
-        counts = self.indptr[rows + 1] - starts
-        shift = starts - _offsets(counts)[:-1]
-        return np.arange(counts.sum()) + np.repeat(shift, counts), counts
+    def _entries(self, row: int) -> slice:
+        """Where the labels of one row are."""
+        at = int(self._rows([row])[0])
+        return slice(int(self.indptr[at]), int(self.indptr[at + 1]))
 
 
-def _check_rows(indptr: Ints, indices: Ints, values: Ints, width: int) -> None:
+def _check_rows(indptr: Ints, indices: npt.NDArray[Any], values: npt.NDArray[Any], width: int) -> None:
     """Raise unless the three arrays are compressed rows as `Labels` describes them."""
     if not len(indptr) or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         raise LabelError("indptr must begin with 0, never fall, and end with the number of entries")
-    if len(values) != len(indices) or (abs(values) != 1).any():
+    signs = not len(values) or (values.min() >= -1 and values.max() <= 1 and np.count_nonzero(values) == len(values))
+    if len(values) != len(indices) or not signs:
         raise LabelError("values must hold a 1 or -1 for each class number in indices")
-    ascending = np.diff(indices, prepend=-1) > 0
+    ascending = np.ones(len(indices), bool)
+    np.greater(indices[1:], indices[:-1], out=ascending[1:])
     ascending[indptr[indptr < len(indices)]] = True  # the first entry of a row follows nothing
-    if not ascending.all() or (indices < 0).any() or (indices >= width).any():
+    if len(indices) and not (ascending.all() and indices.min() >= 0 and indices.max() < width):
         raise LabelError(f"the class numbers of a row must ascend and lie between 0 and {width - 1}")
 
 
-def _offsets(counts: Ints) -> Ints:
-    """Counts [n] to offsets [n + 1], beginning with 0."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+def _check_counts(shape: tuple[int, ...], classes: Sequence[str] | None, ids: Sequence[str] | None) -> None:
+    for names, count, what in ((classes, shape[1], "class names"), (ids, shape[0], "row ids")):
+        if names is not None and len(names) != count:
+            raise LabelError(f"{len(names)} {what} for a matrix of shape {tuple(shape)}: give {count}")
 
 
 def _whole(numbers: npt.ArrayLike, what: str) -> Ints:
-    """A list of whole numbers as int64 [n]; a mask or fractions are an error, never rounded."""
+    """A list of whole numbers as int64 [n]."""
+    return _listed(numbers, what).astype(np.int64, copy=False)
+
+
+def _listed(numbers: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+    """A list [n] of whole numbers of any type; a mask or fractions are an error, never rounded."""
     array = np.asarray(numbers)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         kind = f"{array.dtype} of shape {array.shape}"
         raise LabelError(f"{what} must be a list of whole numbers, not {kind}; use np.flatnonzero on a mask")
-    return array.astype(np.int64, copy=False)
+    return array
 
 
 def _class_names(classes: int | Sequence[str]) -> tuple[str, ...]:

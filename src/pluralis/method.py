@@ -69,8 +69,10 @@ class Method(nn.Module):
     """Ranks or statistics over the batch: two processes do not give the numbers of one."""
     paper: ClassVar[str] = ""
     """One line: who, where, when."""
-    start_bias: ClassVar[str] = "zero"
+    start_bias: str = "zero"
     """What the heads' biases start from: `zero`, or the `log-odds` of the observed frequencies."""
+    restart_bias: str = "log-odds"
+    """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
     memory: ClassVar[tuple[str, ...]] = ()
     """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
 
@@ -143,6 +145,7 @@ class LossMethod(Method):
         self.net = net
         self.loss = loss
         self.batch_coupled = bool(getattr(loss, "batch_coupled", False))
+        self.start_bias = str(getattr(loss, "start_bias", "zero"))
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])
@@ -153,14 +156,17 @@ class LossMethod(Method):
         return self.loss.figures() if isinstance(self.loss, Loss) else {}
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """What the loss itself learns has a rate of its own (`lr_factor` of the loss) and no weight decay."""
-        groups = super().param_groups(stage)
-        for group in groups:
-            if group["name"] == "method":
-                group |= {"lr_factor": float(getattr(self.loss, "lr_factor", 1.0)), "weight_decay": 0.0}
-        return groups
+        return loss_group(super().param_groups(stage), self.loss)
 
     def predict(self, x: Tensor) -> Tensor:
         logits = self.net(x)
         assert isinstance(logits, torch.Tensor)
         return logits
+
+
+def loss_group(groups: list[dict[str, Any]], loss: nn.Module) -> list[dict[str, Any]]:
+    """What a loss itself learns has a learning rate of its own (its `lr_factor`) and no weight decay."""
+    for group in groups:
+        if group["name"] == "method":
+            group |= {"lr_factor": float(getattr(loss, "lr_factor", 1.0)), "weight_decay": 0.0}
+    return groups

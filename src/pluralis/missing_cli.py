@@ -26,12 +26,13 @@ def relabel(
     """Labels that are probably missing, each with its chance given what was written (by default in the run's data)."""
     from pluralis import missing_labels as missing
     from pluralis.console import prediction_bar, say
+    from pluralis.missing_file import LAYOUTS, write_missing
     from pluralis.params import choice
     from pluralis.run import load_run
     from pluralis.views import get_views
 
     get_views(views)  # what is wrong shows before any work
-    choice("relabel", "--layout", layout, missing.LAYOUTS)
+    choice("relabel", "--layout", layout, LAYOUTS)
     missing.check_file(out, force)
     trained = load_run(run, device)
     named = named_data(images, labels, format)
@@ -40,7 +41,7 @@ def relabel(
     with prediction_bar() as progress:
         part = missing.together([missing.look(trained, source, views, progress) for source in sources if source])
     found, how = missing.chances(trained, part, views)
-    count = missing.write_missing(out, part.labels, found, min_probability, layout)
+    count = write_missing(out, part.labels, found, min_probability, layout)
     unknown = int(part.labels.summary().unknown.sum())
     say(f"{count:,} of {unknown:,} unknown labels have a chance of at least {min_probability:g} {how}: {out}")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pluralis.checkpoint import write_file
 from pluralis.counting import COLUMNS, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
-from pluralis.data.source import Source, apply_protocol, check_classes, load_source, load_split, without_hints
+from pluralis.data.source import (
+    Source,
+    apply_protocol,
+    check_classes,
+    load_source,
+    load_split,
+    other_data,
+    without_hints,
+)
 from pluralis.errors import DataError, RecipeError
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.losses import Selection, selection_posterior
 from pluralis.method import LossMethod, Method
 from pluralis.methods.relabel import Relabel
-from pluralis.params import choice, number
-from pluralis.predictions import write_lines
+from pluralis.predictions import write_csv
 from pluralis.run import TrainedRun
 from pluralis.runtime import Runtime
-
-LAYOUTS = ("long", "wide")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def named_rows(trained: TrainedRun, values: Mapping[str, Any], settings: Iterabl
     for setting in settings:
         if not setting.startswith("data.") or setting.startswith(("data.size", "data.store_size", "data.test")):
             raise RecipeError(f"--set {setting}: only settings of the data can be given; the rest is the run's own")
-    recipe = replace(trained.recipe, data=replace(trained.recipe.data, test={}))
+    named = {"test": {}} | ({"format": values["data.format"]} if "data.format" in values else {})
+    recipe = replace(trained.recipe, data=other_data(trained.recipe.data, named))
     part = recipe.with_settings(settings, values).data
     if part.format == "csv":  # the file may list them in another order, or lack some
         part = replace(part, options={"classes": list(trained.classes), **part.options})
@@ -83,12 +86,9 @@ def together(parts: Sequence[Part]) -> Part:
 
 
 def how_written(method: Method) -> dict[str, Any]:
-    """How labels came to be written, as the method has it: keywords of `selection_posterior`."""
-    loss = method.loss if isinstance(method, LossMethod) else None
-    if not isinstance(loss, Selection):
-        return {}
-    rate = loss.rates().cpu() if loss.mechanism == "rate" else None
-    return {"mechanism": loss.mechanism, "rate": rate, "a": loss.a, "unlabelled": loss.unlabelled}
+    """How labels came to be written, as the method has it: keywords of `selection_posterior`, if it has."""
+    loss = method.loss if isinstance(method, LossMethod | Relabel) else None
+    return loss.how_written() if isinstance(loss, Selection) else {}
 
 
 def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tensor, str]:
@@ -128,40 +128,6 @@ def check_file(path: Path, force: bool) -> None:
         raise RecipeError(f"{path} is there already: name another file with --out, or write over it with --force")
 
 
-def write_missing(path: Path, labels: Labels, found: Tensor, least: float = 0.5, layout: str = "long") -> int:
-    """Write the unknown labels with a chance of at least `least`, and give their number.
-
-    long: `image,label,probability`, the most likely of all first; equal ones by image and class.
-    wide: an image a line, a class a column: 1 written, 0 verified absent, the chance, or blank below `least`.
-    """
-    number("relabel", "min-probability", least, low=0.0, high=1.0)
-    known = torch.from_numpy(labels.dense())
-    likely = (found >= least).logical_and_(known == 0)
-    if choice("relabel", "layout", layout, LAYOUTS) == "wide":
-        _write_wide(path, labels, torch.where(known == 0, found, (known > 0).to(found)), (known != 0) | likely)
-        return int(likely.sum())
-    rows, columns = likely.nonzero(as_tuple=True)
-    values, order = found[rows, columns].sort(descending=True, stable=True)
-    names, ids = labels.classes, labels.ids
-    places = zip(rows[order].tolist(), columns[order].tolist(), values.tolist(), strict=True)
-    write_lines(path, ((ids[row], names[column], chance) for row, column, chance in places))
-    return len(values)
-
-
 def write_counts(path: Path, counts: Counts) -> None:
     """The table by class and the line for all, as CSV."""
-    _write(path, [COLUMNS, *([neutralise(str(row["label"])), *list(row.values())[1:]] for row in counts.table(3))])
-
-
-def _write_wide(path: Path, labels: Labels, values: Tensor, shown: Tensor) -> None:
-    lines = [["image", *map(neutralise, labels.classes)]]
-    for name, row, show in zip(labels.ids, values.tolist(), shown.tolist(), strict=True):
-        lines.append([neutralise(name), *(f"{v:.6g}" if s else "" for v, s in zip(row, show, strict=True))])
-    _write(path, lines)
-
-
-def _write(path: Path, lines: Iterable[Sequence[object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.StringIO(newline="")
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
-    write_file(path, buffer.getvalue().encode())
+    write_csv(path, COLUMNS, ([neutralise(str(row["label"])), *list(row.values())[1:]] for row in counts.table(3)))

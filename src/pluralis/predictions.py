@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,9 +11,11 @@ from torch import Tensor
 
 from pluralis.checkpoint import write_file
 from pluralis.data.formats.csv import neutralise
+from pluralis.data.image_endings import ENDINGS
+from pluralis.data.whole_file import make_folder, whole_text
 from pluralis.errors import DataError, RecipeError
 
-PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+HEADER = ("image", "label", "probability")
 
 
 def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -23,7 +24,7 @@ def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     names: list[str] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in PICTURES and p.is_file())
+            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
             files += inside
             names += [_text(p.relative_to(path)) for p in inside]
         elif path.is_file():
@@ -32,7 +33,7 @@ def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         else:
             raise DataError(f"there is no image or folder {path}")
     if not files:
-        raise DataError(f"no image in {', '.join(map(str, paths))}; known endings: {', '.join(sorted(PICTURES))}")
+        raise DataError(f"no image in {', '.join(map(str, paths))}; known endings: {', '.join(ENDINGS)}")
     return files, names if len(set(names)) == len(names) else [_text(path) for path in files]
 
 
@@ -69,17 +70,17 @@ def write_predictions(path: Path, names: Sequence[str], rows: Sequence[Sequence[
         write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
         return
     pairs = zip(names, rows, strict=True)
-    write_lines(path, ((name, label, p) for name, row in pairs for label, p in row or [("", None)]))
+    cells = ((name, [(neutralise(label), f"{p:.6f}") for label, p in row]) for name, row in pairs)
+    write_csv(path, HEADER, ((neutralise(name), *rest) for name, row in cells for rest in row or [("", "")]))
 
 
-def write_lines(path: Path, lines: Iterable[tuple[str, str, float | None]]) -> None:
-    """CSV: image, label and probability, in the order given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["image", "label", "probability"])
-    writer.writerows((neutralise(name), neutralise(label), "" if p is None else f"{p:.6f}") for name, label, p in lines)
-    write_file(path, buffer.getvalue().encode())
+def write_csv(path: Path, header: Sequence[str], lines: Iterable[Iterable[object]]) -> None:
+    """The header and the lines, as they come; `path` holds the old file or the whole new one."""
+    make_folder(path.parent)
+    with whole_text(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(lines)
 
 
 def _text(path: Path | str) -> str:

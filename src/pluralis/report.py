@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pluralis.checkpoint import write_file
+from pluralis.data.whole_file import make_folder
 from pluralis.html_page import document
 from pluralis.results import MEASURES, DemoResults, cell, gain, headline, rows
 
@@ -32,7 +33,7 @@ def write_report(path: Path, results: DemoResults) -> Path:
             f"<section><h2>How this was made</h2>{_origin(results)}</section>",
         ]
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_file(path, document(results.title, body, _STYLE).encode(errors="replace"))
     return path
 

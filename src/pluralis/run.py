@@ -27,7 +27,7 @@ from pluralis.features import FeatureCache, FeatureRows, default_cache, frozen_n
 from pluralis.guesses import Table, write_guesses
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
-from pluralis.methods import create_method, start_bias_of, start_heads
+from pluralis.methods import create_method, start_heads
 from pluralis.metrics import average_precision
 from pluralis.models import Network, create_model
 from pluralis.run_folder import check_data, check_folder, check_recipe, only_one
@@ -303,8 +303,7 @@ def _build(recipe: Recipe, labels: Labels) -> Method:
     method = create_method(recipe.method.name, setup, recipe.method.params)
     for _, net in method.networks():  # a wrong number shows before any work
         net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)
-    bias = recipe.method.start_bias
-    start_heads(method, labels, start_bias_of(recipe.method.name) if bias == "method" else bias)
+    start_heads(method, labels, recipe.method.start_bias)
     return method
 
 

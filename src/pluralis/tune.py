@@ -172,9 +172,11 @@ def _candidates(recipe: Recipe, images: Images, hooks: Hooks) -> tuple[Candidate
 
 
 def selection_in(recipe: Recipe) -> Recipe:
-    """The recipe with `selection` as its method, and what of the parameters that has."""
-    known = parameters(LOSSES["selection"])
-    params = {key: value for key, value in recipe.method.params.items() if key in known}
+    """The recipe with `selection` as its method, and what of the parameters, those of a loss included, that has."""
+    known, given = parameters(LOSSES["selection"]), recipe.method.params
+    if isinstance(of_loss := given.get("loss_params"), dict):  # anything else is refused where the method is built
+        given = {**given, **of_loss}
+    params = {key: value for key, value in given.items() if key in known}
     return replace(recipe, method=replace(recipe.method, name="selection", params=params))
 
 

@@ -26,7 +26,7 @@ from pluralis.config import Recipe
 from pluralis.data.scenes import CLASSES
 from pluralis.labels import Labels
 from pluralis.method import Setup
-from pluralis.methods import create_method, start_bias_of, start_heads
+from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
 from tests.bench.benches import InThisProcess, result
 
@@ -101,7 +101,7 @@ def test_every_method_can_be_made(path: Path) -> None:
     for scale in ("full", "small", "embedded"):
         for recipe in (run.recipe for run in planned(path, scale)[1]):
             name, params, head = recipe.method.name, recipe.method.params, recipe.model.head
-            bias = start_bias_of(name) if recipe.method.start_bias == "method" else recipe.method.start_bias
+            bias = recipe.method.start_bias
             if (key := repr((name, params, head, bias))) in made:
                 continue
             made.add(key)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pluralis.data.dataset import require_files
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
 
@@ -79,6 +80,7 @@ def only_documented_errors(
     def run(value: Any) -> None:
         try:
             data = read(value)
+            require_files(data.images)
         except (DataError, LabelError) as error:
             message = str(error)
             assert "\n" not in message

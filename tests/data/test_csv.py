@@ -92,6 +92,64 @@ def test_quotes_before_formulas_go_in_wide_headers_too(parse):
     assert parse("image,'=x,'y\na.jpg,1,-1\n").labels.classes == ("=x", "'y")
 
 
+def test_blank_cells_of_wide_files_are_unknown_whatever_is_stated(parse):
+    """They say so themselves: `unlisted` is about zeros. Who wants them absent is told."""
+    text = "image,dog,cat\na.jpg,1,\nb.jpg,,0\nsub/c.jpg,,1\n"
+    stated = parse(text, unlisted="absent")
+    assert stated.labels.dense().tolist() == [[1, 0], [0, -1], [0, 1]]
+    assert len(stated.notes) == 1
+    assert "labels.csv: 3 blank cells are unknown; unlisted='absent' is about zeros" in stated.notes[0]
+    assert parse(text, unlisted="unknown").notes == ()
+    assert parse("image,dog\na.jpg,1\nb.jpg,0\n", unlisted="absent").notes == ()
+
+
+@pytest.mark.parametrize(("separator", "mark"), [(";", ";"), ("tab", "\t"), ("\t", "\t"), ("|", "|")])
+def test_separators(parse, separator, mark):
+    for text in ("image,label\nb.jpg,dog\na.jpg,cat\n", 'image,dog,cat\nb.jpg,1,"0"\na.jpg,0,1\n'):
+        labels = parse(text.replace(",", mark), separator=separator, unlisted="unknown").labels
+        assert labels == parse(text, unlisted="unknown").labels
+    assert parse(f"image{mark}label\na.jpg{mark}salt, pepper\n", separator=separator).labels.classes == (
+        "salt, pepper",
+    )
+    with pytest.raises(DataError, match="separator=':' is not possible; choose ',', ';', 'tab' or '|'"):
+        parse("image:label\n", separator=":")
+
+
+CELLS = ["0", "1", "-1", "", " ", "1.0", '"1"', '"0"']
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_lines_of_one_character_cells_mean_what_all_others_do(tmp_path_factory, data):
+    """Whatever stands between them, and at whatever line ends: with a blank in front no line takes the short way."""
+    folder, ends = tmp_path_factory.getbasetemp(), st.sampled_from(["\n", "\r\n", "\r", "\n\n"])
+    ids = ["x.jpg", "y.jpg", "z 1.jpg", "w,1.jpg"]
+    rows = [data.draw(st.lists(st.sampled_from(CELLS), min_size=3, max_size=3)) for _ in ids]
+    text, slow = "image,a,b,c\n", "image,a,b,c\n"
+    for name, cells in zip(ids, rows, strict=True):
+        (folder / name).touch()
+        quoted, end = f'"{name}"' if "," in name else name, data.draw(ends)
+        text += ",".join([quoted, *cells]) + end
+        slow += ",".join([quoted, *(cell if '"' in cell else f" {cell}" for cell in cells)]) + end
+    found = []
+    for content in (text, slow):
+        (folder / "cells.csv").write_text(content, newline="")
+        found.append(read("csv", folder / "cells.csv", images=folder, unlisted="absent"))
+    meaning = {"0": -1, "1": 1, "-1": -1, "": 0, " ": 0, "1.0": 1, '"1"': 1, '"0"': -1}
+    assert [found[0].labels.id(row) for row in range(4)] == sorted(ids)
+    expected = {name: [meaning[cell] for cell in cells] for name, cells in zip(ids, rows, strict=True)}
+    assert found[0].labels.dense().tolist() == [expected[name] for name in sorted(ids)]
+    assert found[0].labels == found[1].labels
+
+
+def test_lines_are_counted_among_one_character_cells(parse):
+    text = 'image,a,b\na.jpg,1,1\n\n"b.jpg","1",1\n"no\n\nfile.jpg",1,\nsub/c.jpg,1,2\n'
+    with pytest.raises(DataError, match=r"line 8: column 'b': the value '2'"):
+        parse(text)
+    with pytest.raises(DataError, match=r"line 8: image 'a.jpg' is in line 2 already"):
+        parse(text.replace("sub/c.jpg,1,2", "a.jpg,1,1"))
+
+
 def test_classes_fix_the_order(parse):
     data = parse("image,label\na.jpg,dog\n", classes=["eel", "dog", "cat"])
     assert data.labels.dense().tolist() == [[0, 1, 0]]
@@ -102,7 +160,7 @@ def test_classes_fix_the_order(parse):
 def test_zero_means_what_is_stated(parse):
     wide, long = "image,cat,dog,eel\na.jpg,0,1,\n", "image,label,value\na.jpg,cat,0\na.jpg,dog,1\nb.jpg,eel,1\n"
     for text in (wide, long):
-        with pytest.raises(DataError, match=r"line 2: a value of 0.*unlisted='unknown'.*unlisted='absent'"):
+        with pytest.raises(DataError, match=r"line 2: .*a value of 0.*unlisted='unknown'.*unlisted='absent'"):
             parse(text)
     assert parse(wide, unlisted="unknown").labels.dense().tolist() == [[0, 1, 0]]
     assert parse(wide, unlisted="absent").labels.dense().tolist() == [[-1, 1, 0]]
@@ -144,8 +202,30 @@ MISTAKES = {
     ),
     "no label twice": ("image,label\na.jpg,\nb.jpg,cat\na.jpg,\n", {}, "line 4: image 'a.jpg' without a label: line 2"),
     "bad value, long": ("image,label,value\na.jpg,cat,yes\n", {}, "line 2: the value 'yes'"),
-    "bad value, wide": ("image,cat\na.jpg,0.5\n", {}, "line 2: the value '0.5'"),
-    "nan": ("image,cat\na.jpg,nan\n", {}, "line 2: the value 'nan'"),
+    "bad value, wide": ("image,cat\na.jpg,0.5\n", {}, "line 2: column 'cat': the value '0.5'"),
+    "nan": ("image,cat\na.jpg,nan\n", {}, "line 2: column 'cat': the value 'nan'"),
+    "bad character, wide": ("image,cat,dog\na.jpg,1,x\n", {}, "line 2: column 'dog': the value 'x'"),
+    "zero, wide": ("image,cat,dog\na.jpg,1,0\n", {}, "line 2: column 'dog': a value of 0 can mean two"),
+    "one-character cells, too many": ("image,cat\na.jpg,1,1\n", {}, "line 2: 3 cells under a header of 2"),
+    "minus for a cell": ("image,cat,dog\na.jpg,1,-\n", {}, "line 2: column 'dog': the value '-'"),
+    "minus among cells": ("image,cat,dog\na.jpg,-1,-\n", {}, "line 2: column 'dog': the value '-'"),
+    "bad character after -1": ("image,cat,dog\na.jpg,-1,x\n", {}, "line 2: column 'dog': the value 'x'"),
+    "bad number like -1": ("image,cat,dog\na.jpg,-11,1\n", {}, "line 2: column 'cat': the value '-11'"),
+    "separators for cells": ("image,cat,dog\na.jpg,,,,\n", {}, "line 2: 5 cells under a header of 3"),
+    "quote between one-character cells": (
+        'image,cat,dog\na.jpg,1,1\n"a.jpg,1,1\n',
+        {},
+        "line 3: unexpected end of data",
+    ),
+    "semicolons": ("image;label\na.jpg;cat\n", {}, "line 1: there is no column 'image'; say separator=';'"),
+    "tabs": ("image\tcat\na.jpg\t1\n", {}, "line 1: .*say separator='tab'"),
+    "commas after all": ("image,cat\na.jpg,1\n", {"separator": "|"}, "line 1: .*say separator=','"),
+    "other columns, semicolons": ("file;x\na.jpg;1\n", {"separator": ";"}, "line 1: .*begin with the line image;label"),
+    "backslashes": (
+        "image,label\na.jpg,cat\nsub\\c.jpg,cat\n",
+        {},
+        r"1 of the listed .* write / instead of \\ between",
+    ),
     "blank value": ("image,label,value\na.jpg,cat,\n", {}, "line 2: the value is blank"),
     "value without a label": ("image,label,value\na.jpg,,1\n", {}, "line 2: the value '1' has no label"),
     "too many cells": ("image,label\na.jpg,cat,1\n", {}, "line 2: 3 cells under a header of 2"),
@@ -225,7 +305,7 @@ def test_formulas_are_neutralised_and_restored(folder):
     assert data.labels == labels
     write(path, data)
     assert read("csv", path, images=folder, classes=NAMES).labels == labels
-    assert not list(folder.parent.glob("*.part"))
+    assert not list(folder.parent.glob("*.tmp"))
 
 
 @settings(max_examples=100, deadline=None)
@@ -248,7 +328,7 @@ def test_a_failed_write_leaves_the_old_file(folder):
     with pytest.raises(DataError, match=r"out\.csv: cannot be written"):
         write(path, Labels.from_lists([[0]], ["\ud800"]))
     assert path.read_text() == "old"
-    assert not list(folder.parent.glob("*.part"))
+    assert not list(folder.parent.glob("*.tmp"))
     with pytest.raises(DataError, match="cannot be written"):
         write(folder / "none" / "out.csv", Labels.from_lists([[0]], 1))
 
@@ -341,6 +421,24 @@ def test_unwritable_formats_and_options(folder):
         public_write("cvs", folder, labels)
     with pytest.raises(DataError, match="'lay'; its options are layout, images"):
         public_write("csv", folder / "x.csv", labels, lay="wide")
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_wide_rows_come_in_the_order_of_their_names(folder, monkeypatch, shuffled):
+    """In several blocks, and with classes in another order than the columns, one of them not in the file."""
+    monkeypatch.setattr(csv, "_PACKED", 50)
+    random = np.random.default_rng(3)
+    truth = random.integers(-1, 2, (100, 7))
+    ids = [f"{row:03}.jpg" for row in range(100)]
+    for name in ids:
+        (folder / name).touch()
+    order = random.permutation(100) if shuffled else np.arange(100)
+    lines = [",".join([ids[row], *(str(value or "") for value in truth[row])]) for row in order]
+    (folder / "wide.csv").write_text("\n".join(["image,c0,c1,c2,c3,c4,c5,c6", *lines]))
+    classes = ["c6", "none", *(f"c{number}" for number in range(6))]
+    found = read("csv", folder / "wide.csv", images=folder, classes=classes).labels
+    assert found.ids == tuple(ids)
+    np.testing.assert_array_equal(found.dense(), np.insert(truth[:, [6, 0, 1, 2, 3, 4, 5]], 1, 0, axis=1))
 
 
 def test_many_classes_take_no_dense_matrix(folder):

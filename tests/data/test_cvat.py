@@ -38,6 +38,13 @@ def test_tags_and_shapes(folder):
     assert tags.labels.dense().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
 
 
+def test_joints_of_a_skeleton_are_no_labels_of_the_image(folder, tmp_path):
+    skeleton = '<skeleton label="car"><points label="wheel" points="1,1"></points></skeleton></image>'
+    (tmp_path / "x.xml").write_text(TEXT.replace("</image>", skeleton, 1))
+    data = read("cvat", tmp_path / "x.xml", images=folder, unlisted="unknown")
+    assert data.labels.dense()[:, data.labels.classes.index("car")].tolist() == [0, 1, 0]
+
+
 def test_a_folder_as_it_is_exported(folder):
     (folder.parent / "annotations.xml").write_text(TEXT)
     assert len(read("cvat", folder.parent, unlisted="absent")) == 3
@@ -51,6 +58,23 @@ def test_labels_that_the_file_does_not_list(folder, tmp_path):
     (tmp_path / "x.xml").write_text(TEXT[:start] + TEXT[stop:])
     data = read("cvat", tmp_path / "x.xml", images=folder, unlisted="absent")
     assert data.labels.classes == ("car", "rain & fog", "sunny")
+
+
+def test_no_class_is_refused(folder, tmp_path):
+    (tmp_path / "x.xml").write_text('<annotations><image id="0" name="a.jpg"></image></annotations>')
+    with pytest.raises(DataError, match=r"x\.xml: there is no class in the file"):
+        read("cvat", tmp_path / "x.xml", images=folder, unlisted="absent")
+
+
+def test_the_list_of_labels_may_come_last(folder, tmp_path):
+    start, stop = TEXT.index("<meta>"), TEXT.index("</meta>") + len("</meta>")
+    late = TEXT[:start] + TEXT[stop:].replace("</annotations>", TEXT[start:stop] + "</annotations>")
+    (tmp_path / "x.xml").write_text(late)
+    expected = read("cvat", FILE, images=folder, unlisted="absent").labels
+    assert read("cvat", tmp_path / "x.xml", images=folder, unlisted="absent").labels == expected
+    (tmp_path / "x.xml").write_text(late.replace('tag label="sunny"', 'tag label="suny"'))
+    with pytest.raises(DataError, match="image 'b/street.jpg': the task has no label 'suny'; did you mean 'sunny'"):
+        read("cvat", tmp_path / "x.xml", images=folder, unlisted="absent")
 
 
 MISTAKES = {
@@ -69,6 +93,8 @@ MISTAKES = {
     "outside": (TEXT.replace('name="c.png"', 'name="../c.png"'), r"'\.\./c\.png' is refused"),
     "no file": (TEXT.replace('name="c.png"', 'name="d.png"'), "1 of the listed images are missing"),
     "deep": ("<annotations>" + "<a>" * 100, "nested deeper than 32 levels"),
+    "two names": (TEXT.replace("<name>car</name>", "<name>car</name><name>bus</name>"), "has no name or is listed"),
+    "a long name": (TEXT.replace("<name>car</name>", f"<name>{'car' * 2000}</name>"), "over 4,096 characters"),
     "an unknown encoding": (TEXT.replace("utf-8", "no-such"), "is not plain XML"),
 }
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pluralis.data.dataset import Hints
+from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats import fiftyone, read, write
 from pluralis.errors import DataError
 from pluralis.labels import Labels
@@ -58,7 +58,7 @@ MISTAKES = {
     "a number without classes": ({"labels": {"new": 0}}, "is 0; give a text"),
     "a class twice": ({"classes": ["a", "a"], "labels": {}}, "classes: a name is there twice"),
     "no image": ({"classes": ["a"], "labels": {"gone": 0}}, r"labels\['gone'\]: its image is not there"),
-    "two images": ({"classes": ["a"], "labels": {"twin": 0}}, "could be twin.jpg or twin.png"),
+    "two images": ({"classes": ["a"], "labels": {"twin": 0}}, "could be 'twin.jpg' or 'twin.png'"),
     "an image twice": ({"classes": ["a"], "labels": {"new": 0, "new.jpg": 0}}, "'new.jpg' has labels already"),
     "outside": ({"classes": ["a"], "labels": {"../new": 0}}, "its image is not there"),
     "no confidence": ({"classes": ["a"], "labels": {"new": {"label": 0, "confidence": 2}}}, "confidence is 2; give"),
@@ -92,8 +92,40 @@ def test_a_way_back(tmp_path, examples, kind):
 
 def test_endings_make_no_difference(tmp_path):
     made = Labels.from_dense([[1], [1]], ["a"], ["x.jpg", "x.png"])
-    with pytest.raises(DataError, match="differ in the ending of their names alone"):
+    with pytest.raises(DataError, match="two images differ in their ending alone"):
         write("fiftyone", tmp_path / "l.json", made, unlisted="absent")
+
+
+def test_only_images_are_images(tmp_path):
+    """Captions and annotations are often called like the image beside them; nor is a name hidden to who asks for it."""
+    folder = touch(
+        tmp_path / "data", "a.jpg", "a.txt", "a.xml", "a", "s/a.JFIF", "s/a.json", ".b/.c.png", "s.jpg/d.png"
+    )
+    names = [".b/.c.png", "a.jpg", "s.jpg/d.png", "s/a.JFIF"]
+    made = Dataset([folder.resolve() / name for name in names], Labels.from_dense([[1]] * 4, ["x"], names))
+    write("fiftyone", tmp_path / "l.json", made, unlisted="absent", images=folder)
+    assert list(json.loads((tmp_path / "l.json").read_text())["labels"]) == [".b/.c", "a", "s.jpg/d", "s/a"]
+    again = read("fiftyone", tmp_path / "l.json", images=folder, unlisted="absent")
+    assert again.labels == made.labels
+    assert again.images == made.images
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("a.png", "'a.jpg' and 'a.png' differ in their ending alone"), ("b", "'b' has no ending of")]
+)
+def test_what_could_not_be_read_again_is_not_written(tmp_path, name, words):
+    folder = touch(tmp_path / "data", "a.jpg", "a.png", "b").resolve()
+    made = Dataset([folder / name], Labels.from_dense([[1]], ["x"], [name]))
+    with pytest.raises(DataError, match=words):
+        write("fiftyone", tmp_path / "l.json", made, unlisted="absent", images=folder)
+    assert not (tmp_path / "l.json").exists()
+
+
+def test_no_class_is_refused(folder, tmp_path):
+    for content in ({"labels": {"new": None}}, {"classes": [], "labels": {"new": None}}, {"labels": {}}):
+        (tmp_path / "l.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match=r"l\.json: there is no class in the file"):
+            read("fiftyone", tmp_path / "l.json", images=folder, unlisted="absent")
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)

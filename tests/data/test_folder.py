@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pluralis.data.dataset import require_files
 from pluralis.data.formats import folder as module
 from pluralis.data.formats.folder import Folder
 from pluralis.data.safe_io import resolve_inside
@@ -142,7 +143,8 @@ def test_missing_files_are_counted(root):
     folder = Folder(root)
     for name in ("a.jpg", "no.jpg", "sub", "sub/no.jpg"):
         folder.find(name)
+    found = folder.tell(folder.locate([]), "list.csv")
     with pytest.raises(DataError, match=r"list\.csv: 3 of the listed images are missing: .*no\.jpg', .*sub', .*sub/no"):
-        folder.require("list.csv")
+        require_files(found)
     with pytest.raises(DataError, match="there is no image folder"):
         Folder(root / "none")

@@ -322,6 +322,13 @@ BOMBS = {
     "another declaration": '<!DOCTYPE annotation SYSTEM "http://127.0.0.1:9/x.dtd"><annotation>&x;</annotation>',
     "in an attribute": '<!DOCTYPE a [<!ENTITY x "y">]><annotation a="&x;"/>',
     "in other bytes": ENTITY.format('<!ENTITY x "y">', "&x;").encode("utf-16"),
+    "default values": f'<!DOCTYPE a [<!ATTLIST b c CDATA "{"x" * 50_000}">]><a>{"<b/>" * 50_000}</a>',
+    "a long tag": "<annotations><image " + " ".join(f"a{i}=''" for i in range(200_000)) + "/></annotations>",
+    "a long comment": f"<annotations><!--{'x' * (4 << 20)}--></annotations>",
+    "a long comment before all": f"<!--{'x' * (4 << 20)}--><annotations/>",
+    "a long name": f"<annotations><{'x' * (4 << 20)}/></annotations>",
+    "deep": f"<annotations>{'<a>' * 1_000_000}",
+    "many names": f"<annotations>{''.join(f'<a{i}/>' for i in range(100_000))}</annotations>",
 }
 
 
@@ -338,7 +345,7 @@ def test_xml_bombs_are_refused_at_once(tmp_path: Path, kind: str, door: str) -> 
     doors = {
         "voc boxes": lambda: voc.areas(tmp_path, labels),
         "voc labels": lambda: read("voc", tmp_path, source="xml", split="all", unlisted="unknown"),
-        "cvat": lambda: read("cvat", tmp_path, unlisted="unknown"),
+        "cvat": lambda: read("cvat", tmp_path, images=tmp_path, unlisted="unknown"),
     }
     with watched() as seen, pytest.raises(DataError, match=r"\.xml"):
         doors[door]()

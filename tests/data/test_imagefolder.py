@@ -37,7 +37,7 @@ MISTAKES = {
     "only hidden ones": (["dog/1.jpg", "cat/.1.jpg"], {}, "cat: there is no image in this class folder"),
     "nothing": ([".x/1.jpg"], {}, "there is no class folder with images"),
     "another class": (["dog/1.jpg"], {"classes": ["dgo"]}, "there is no class 'dog'; did you mean 'dgo'"),
-    "no decoder": (["dog/1.jpg", "dog/2.HEIC"], {}, "2.HEIC: pictures of the kind .heic are not decoded; convert"),
+    "no decoder": (["dog/1.jpg", "dog/2.HEIC"], {}, "2.HEIC': pictures of the kind .heic are not decoded; convert"),
     "unlisted": (["dog/1.jpg"], {"unlisted": None}, "unlisted=None is not possible"),
     "classes": (["dog/1.jpg"], {"classes": "dog"}, "classes='dog' is not possible"),
 }
@@ -61,8 +61,8 @@ def test_no_folder(tmp_path):
     [
         ("dog/2.jpg", "../cat/1.jpg", None),
         ("dog/2.jpg", "../../secret.jpg", "leads outside"),
-        ("dog/2.jpg", "no.jpg", "the link leads to no file"),
-        ("dog/2.jpg", "2.jpg", "the link leads to no file"),
+        ("dog/2.jpg", "no.jpg", r"1 of the listed images are missing: .*dog/no\.jpg"),
+        ("dog/2.jpg", "2.jpg", r"1 of the listed images are missing: .*dog/2\.jpg"),
         ("dog/more", "../cat", "a link to a folder"),
         ("dog/round", "..", "a link to a folder"),
         ("eel", "cat", "a link to a folder"),
@@ -74,10 +74,31 @@ def test_links(tmp_path, link, target, words):
     (tmp_path / "secret.jpg").touch()
     os.symlink(target, root / link)
     if words is None:
-        assert read("imagefolder", root).images[-1] == root.resolve() / "cat/1.jpg"
+        assert read("imagefolder", root).images == [root.resolve() / "cat/1.jpg", root.resolve() / "dog/1.jpg"]
     else:
         with pytest.raises(DataError, match=words):
             read("imagefolder", root)
+
+
+def test_a_link_to_an_image_gives_it_another_label(tmp_path):
+    """One image is one row, however many class folders hold it."""
+    root = make(tmp_path / "root", "dog/1.jpg", "cat/1.jpg", ".store/9.jpg")
+    (root / "eel").mkdir()
+    for link, target in (
+        ("cat/a.jpg", "../dog/1.jpg"),
+        ("cat/again.jpg", "1.jpg"),
+        ("eel/z.jpg", "../.store/9.jpg"),
+        ("dog/z.jpg", "../.store/9.jpg"),
+        ("eel/b.jpg", "../cat/a.jpg"),  # by way of another link
+    ):
+        os.symlink(target, root / link)
+    data = read("imagefolder", root)
+    assert data.labels.ids == ("cat/1.jpg", "dog/1.jpg", "dog/z.jpg")
+    assert data.images == [root.resolve() / name for name in ("cat/1.jpg", "dog/1.jpg", ".store/9.jpg")]
+    assert data.labels.classes == ("cat", "dog", "eel")
+    assert data.labels.dense().tolist() == [[1, 0, 0], [1, 1, 1], [0, 1, 1]]
+    absent = read("imagefolder", root, unlisted="absent").labels
+    assert absent.dense().tolist() == [[1, -1, -1], [1, 1, 1], [-1, 1, 1]]
 
 
 def test_names_that_are_not_text(tmp_path):

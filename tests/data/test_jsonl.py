@@ -97,7 +97,9 @@ MISTAKES = {
     "not UTF-8": (b'{"image": "\xff.jpg"}', "line 2: .*utf-8"),
     "outside": ('{"image": "../b.jpg"}', r"line 2: entry '../b.jpg' is refused"),
     "a NUL": ('{"image": "b\\u0000.jpg"}', "line 2: .*NUL"),
-    "half a character": ('{"image": "\\ud800.jpg"}', "line 2: .*cannot be a file name"),
+    "half a character": ('{"image": "\\ud800.jpg"}', "line 2: a text in it holds half a character"),
+    "half a class": ('{"image": "a.jpg", "labels": {"\\ud800": 1}}', "line 2: a text in it holds half a character"),
+    "half a list": ('{"image": "a.jpg", "positives": ["x\\udfff"]}', "line 2: a text in it holds half a character"),
     "missing": ('{"image": "d.jpg"}', "1 of the listed images are missing"),
 }
 
@@ -122,6 +124,7 @@ def test_files_that_are_none(parse, tmp_path, monkeypatch):
     for path in (tmp_path, tmp_path / "no.jsonl"):
         with pytest.raises(DataError, match="is not there, or not a plain file"):
             read("jsonl", path, images=tmp_path)
+    assert jsonl.MAX_LINE == 16 << 20  # as objects they may take some thirty times that
     monkeypatch.setattr(jsonl, "MAX_LINE", 50)
     with pytest.raises(DataError, match="line 2: over the limit of 50 bytes"):
         parse(GOOD, '{"image": "b.jpg", "positives": ["' + "x" * 50)

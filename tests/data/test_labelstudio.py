@@ -125,6 +125,51 @@ def test_the_control_is_stated(folder, tmp_path):
     assert data.labels.dense()[0].tolist() == [1, 1]
 
 
+def test_results_of_other_kinds_are_counted(folder, tmp_path):
+    for control, words in (
+        (None, "choices 'scene' are left out: 1 'rectanglelabels'"),
+        ("mood", "3 choices named 'scen"),
+    ):
+        made = CONTENT if control is None else changed([*RESULT, "from_name"], "mood")
+        (tmp_path / "e.json").write_text(json.dumps(made))
+        [note] = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", control=control).notes
+        assert words in note
+    lines = [{"image": "beach.jpg", "scene": "sea", "box": [{"x": 1, "rectanglelabels": ["boat"]}], "mood": "good"}]
+    (tmp_path / "e.json").write_text(json.dumps(lines))
+    [note] = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", control="scene").notes
+    assert note.endswith("are left out: 1 'box'")  # the mood may be a text of the task
+
+
+@pytest.mark.parametrize("file", [EXPORT, SHORT])
+@pytest.mark.parametrize("control", ["scnee", 1])
+def test_a_misspelt_control_is_refused(folder, file, control):
+    """Else every label would be absent."""
+    options = {"images": folder, "unlisted": "absent", "classes": CLASSES, "control": control}
+    with pytest.raises(DataError, match=rf"{file.name}: there are no choices named '{control}'; .*choose from 'scene'"):
+        read("labelstudio", file, **options)
+
+
+def test_a_control_may_look_like_a_number(folder, tmp_path):
+    (tmp_path / "e.json").write_text(json.dumps([{"image": "beach.jpg", "1": "sea"}]))
+    data = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", control=1)
+    assert data.labels.dense().tolist() == [[1]]
+
+
+def test_a_file_without_choices_is_no_file_of_images_without_any(folder, tmp_path):
+    boxes = changed([0, "annotations"], [{"result": [{"type": "rectanglelabels", "value": {}}, {"type": "taxonomy"}]}])[
+        :1
+    ]
+    boxes[0]["predictions"] = []
+    for made, words in ((boxes, "no choices, but 1 'rectanglelabels', 1 'taxonomy'; "), ([], "no class in the file")):
+        (tmp_path / "e.json").write_text(json.dumps(made))
+        with pytest.raises(DataError, match=rf"e\.json: there (are|is) {words}"):
+            read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown")
+    (tmp_path / "e.json").write_text(json.dumps(changed([0, "annotations"], [{"result": []}])[:1]))
+    stated = {"unlisted": "absent", "classes": CLASSES, "control": "scene"}
+    # Nothing was chosen, and nothing else either: somebody looked, and none of it is there.
+    assert read("labelstudio", tmp_path / "e.json", images=folder, **stated).labels.dense().tolist() == [[-1] * 4]
+
+
 def test_tasks_to_import(tmp_path):
     """The keys that Label Studio documents for tasks with annotations and predictions."""
     made = Labels.from_dense([[1, 0, 1], [0, 0, 0]], ["a", "b", "c"], ["x y.jpg", "z.jpg"])
@@ -165,11 +210,11 @@ def test_predictions_without_a_score_are_counted_or_given_one(folder, tmp_path):
     (tmp_path / "e.json").write_text(json.dumps(made))
     data = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown")
     assert data.hints is None
-    assert ["e.json: 1 choices of predictions have no score" in note for note in data.notes] == [True]
+    assert "e.json: 1 choices of predictions have no score" in data.notes[-1]
     stated = read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", unscored=0.25)
     assert stated.hints == Hints.gather([0], [2], [0.25])
-    assert stated.notes == ()
-    with pytest.raises(DataError, match="unscored=2 is not possible"):
+    assert not any("score" in note for note in stated.notes)
+    with pytest.raises(DataError, match="unscored=2.* is not possible"):
         read("labelstudio", tmp_path / "e.json", images=folder, unlisted="unknown", unscored=2)
 
 

@@ -1,6 +1,10 @@
 """NumPy files of the single-positive literature, and files that only look like them."""
 
 import io
+import multiprocessing
+import os
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -211,3 +215,78 @@ def test_labels_that_a_convention_cannot_write(tmp_path, convention, row, word):
     with pytest.raises(LabelError, match=f"row '3.jpg' holds an {word} label, which the convention '{convention}'"):
         write("npy", tmp_path / "new", labels, convention=convention)
     assert not (tmp_path / "new").exists()
+
+
+def two_sets(root):
+    """Labels of two data sets: other images, other classes, other labels."""
+    for name in NAMES:
+        path = root / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    old = Labels.from_dense([[1, -1], [-1, 1]], ["cat", "dog"], NAMES[:2])
+    return old, Labels.from_dense([[1, 1], [1, -1]], ["sea", "sky"], NAMES[1:])
+
+
+def write_or_die(folder, labels, die_at):
+    """The process ends at that step of those that the disk sees; with 17 if it ends by itself."""
+    left = iter(range(die_at))
+
+    def count(event, args):
+        if event in ("open", "os.rename", "os.remove") and next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    write("npy", folder, labels, classes="classes.txt")
+    os._exit(17)
+
+
+def test_a_kill_at_any_step_leaves_no_labels_on_other_images(tmp_path):
+    old, new = two_sets(tmp_path)
+    outcomes = []
+    for step in range(100):
+        folder = tmp_path / str(step)
+        write("npy", folder, old, classes="classes.txt")
+        child = multiprocessing.get_context("fork").Process(target=write_or_die, args=(folder, new, step))
+        child.start()
+        child.join()
+        try:
+            found = read("npy", folder, images=tmp_path / "images", classes="classes.txt").labels
+            assert found in (old, new)
+            outcomes.append("old" if found == old else "new")
+        except DataError:
+            assert not (folder / "formatted_train_images.npy").exists()
+            outcomes.append("none")
+        write("npy", folder, new, classes="classes.txt")  # the same command again
+        assert read("npy", folder, images=tmp_path / "images", classes="classes.txt").labels == new
+        if child.exitcode == 17:
+            break
+    assert child.exitcode == 17
+    assert set(outcomes) == {"old", "none", "new"}
+    assert outcomes == sorted(outcomes, key=["old", "none", "new"].index)
+
+
+def test_label_files_of_other_data_are_not_left_beside_new_names(tmp_path):
+    old, new = two_sets(tmp_path)
+    folder, images = tmp_path / "out", tmp_path / "images"
+    write("npy", folder, old, classes="classes.txt")
+    for options in (
+        {"file": "labels_obs"},
+        {"file": "labels_obs", "classes": "classes.txt"},
+        {"split": "val", "classes": "classes.txt"},
+    ):
+        with pytest.raises(DataError, match=r"formatted_train_labels\.npy is of other data, .* remove it"):
+            write("npy", folder, new, **options)
+        assert read("npy", folder, images=images, classes="classes.txt").labels == old
+    # The literature keeps all labels and those that are shown beside one list of names.
+    write("npy", folder, single_positive(old), file="labels_obs", classes="classes.txt")
+    shown = read("npy", folder, images=images, file="labels_obs", classes="classes.txt").labels
+    assert shown == single_positive(old)
+    assert read("npy", folder, images=images, classes="classes.txt").labels == old
+    val = Labels(new.indptr, new.indices, new.values, old.classes, new.ids)
+    write("npy", folder, val, split="val", classes="classes.txt")
+    assert read("npy", folder, images=images, split="val", classes="classes.txt").labels == val
+    assert read("npy", folder, images=images, classes="classes.txt").labels == old
+    (folder / "formatted_train_labels_obs.npy").unlink()
+    (folder / "formatted_val_labels.npy").unlink()
+    write("npy", folder, new, classes="classes.txt")
+    assert read("npy", folder, images=images, classes="classes.txt").labels == new

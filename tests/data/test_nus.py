@@ -25,6 +25,7 @@ def test_the_published_damage(root):
     assert data.labels.classes == ("airport", "sky", "lake")
     assert data.labels.ids == (NAMES[0], NAMES[2])
     assert data.labels.dense().tolist() == [[-1, 1, -1], [1, 1, 0]]
+    assert data.notes == (f"{root}: 1 labels are neither 0 nor 1, and are taken as unknown",)
     assert data.images[1] == (root / "Flickr" / NAMES[2]).resolve()
 
 
@@ -54,6 +55,9 @@ def test_images_that_vanished(root):
     data = read("nus", root, split="all", missing="drop")
     assert data.labels.ids == (NAMES[0], NAMES[2])
     assert data.labels.dense().tolist() == [[-1, 1, -1], [1, 1, -1]]
+    [note] = data.notes
+    assert note.startswith(f"{root / 'ImageList/Imagelist.txt'}: 1 of 3 images are not in {root / 'Flickr'}, such as ")
+    assert note.endswith(f"'{NAMES[1]}', and are left out")
 
 
 MISTAKES = {

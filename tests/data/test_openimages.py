@@ -87,6 +87,8 @@ def test_a_folder_and_a_part_of_the_images(tmp_path):
     assert part.labels.ids == (IDS[0], IDS[2])
     assert part.labels.dense().tolist() == [[-1, 1, -1], [0, -1, 0]]
     assert part.hints.rows.tolist() == [0]
+    [note] = part.notes
+    assert note.endswith(f"1 of 3 images are not in {tmp_path / 'train'}, such as '{IDS[1]}.jpg', and are left out")
     for options, words in (
         ({"split": "validation"}, "one .*validation-annotations-human-imagelabels.csv, but there are: none"),
         ({"split": "../x"}, "is not possible"),

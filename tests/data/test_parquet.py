@@ -45,6 +45,27 @@ def test_without_pyarrow(tmp_path, monkeypatch):
 
 
 @needs_arrow
+def test_nulls_of_wide_files_are_unknown_whatever_is_stated(parse):
+    stated = parse({"image": ["b.jpg", "a.jpg"], "cat": [1, None], "dog": [0, None]}, unlisted="absent")
+    assert stated.labels.dense().tolist() == [[0, 0], [1, -1]]
+    assert "labels.parquet: 2 blank cells are unknown" in stated.notes[0]
+
+
+@needs_arrow
+def test_the_index_of_a_data_frame_is_no_class(parse, tmp_path):
+    for index in ([0, 1], ["x" * 10_000, None]):
+        index = {"__index_level_0__": index, "__index_level_1__": index}
+        wide = parse({**index, "image": ["b.jpg", "a.jpg"], "__index_level": [1, -1]}).labels
+        assert (wide.classes, wide.dense().tolist()) == (("__index_level",), [[-1], [1]])
+        assert parse({"image": ["b.jpg", "a.jpg"], "label": ["cat", "cat"], **index}).labels.classes == ("cat",)
+    labels = Labels.from_lists([[0]], ["__index_level_0__"], ids=["a.jpg"])
+    with pytest.raises(DataError, match=r"the name of a data frame's index.*write it long"):
+        write("parquet", tmp_path / "out.parquet", labels, layout="wide")
+    write("parquet", tmp_path / "out.parquet", labels, layout="long")
+    assert read("parquet", tmp_path / "out.parquet", images=tmp_path).labels == labels
+
+
+@needs_arrow
 def test_long(parse):
     columns = {"image": ["c.jpg", "a.jpg", "a.jpg", "b.jpg"], "label": ["dog", "cat", "dog", None]}
     assert parse(columns).labels.dense().tolist() == [[1, 1], [0, 0], [0, 1]]

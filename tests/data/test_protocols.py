@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from pluralis.data import protocols
-from pluralis.data.protocols import drop_positives, known_ratio, single_positive, split
+from pluralis.data.protocols import (
+    drop_positives,
+    fixed_per_class,
+    flip_positives,
+    known_ratio,
+    pick,
+    single_positive,
+    split,
+)
 from pluralis.errors import DataError, LabelError
 from pluralis.labels import Labels
 
@@ -91,6 +99,38 @@ def test_share_protocols_refuse(protocol):
         with pytest.raises(DataError, match="from 0 to 1"):
             protocol(Labels.from_dense([[1, -1]]), share)
     assert len(protocol(Labels.from_lists([], 3), 0.5)) == 0
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**40, 1.5, "7", None, True])
+def test_seeds_that_are_none(seed):
+    labels = Labels.from_dense([[1, -1]])
+    for draw in (
+        lambda: single_positive(labels, seed),
+        lambda: pick(labels, [1.0, 1.0], seed),
+        lambda: known_ratio(labels, 0.5, seed),
+        lambda: drop_positives(labels, 0.5, seed),
+        lambda: fixed_per_class(labels, 1, seed),
+        lambda: flip_positives(labels, 0.5, seed),
+        lambda: split(10, 0.2, seed),
+    ):
+        with pytest.raises(DataError, match="the seed .* is not possible; give a whole number from 0 to 4294967295"):
+            draw()
+
+
+def test_numbers_of_numpy_are_numbers():
+    labels = Labels.from_dense(np.where(np.random.default_rng(3).random((30, 5)) < 0.3, 1, -1))
+    assert fixed_per_class(labels, np.int64(3), np.uint32(7)) == fixed_per_class(labels, 3, 7)
+    assert known_ratio(labels, np.float32(0.5)) == known_ratio(labels, 0.5)
+    assert split(np.int32(10), np.float64(0.2))[1].tolist() == split(10, 0.2)[1].tolist()
+    for draw in (known_ratio, drop_positives, flip_positives):
+        with pytest.raises(DataError, match="'0.5' is not possible; give a number from 0 to 1"):
+            draw(labels, "0.5")
+    for given in ((10, "0.2"), ("10", 0.2), (1.5, 0.2)):
+        with pytest.raises(DataError, match="give a fraction"):
+            split(*given)
+    for count in ("3", 1.5, np.float64(3), True, -1):
+        with pytest.raises(DataError, match="the count .* is not possible"):
+            fixed_per_class(labels, count)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 7, 13, 5717])

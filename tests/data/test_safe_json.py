@@ -2,10 +2,12 @@
 
 import json
 import time
+import tracemalloc
 
 import pytest
 
-from pluralis.data.safe_json import Document, write_lists
+from pluralis.data import safe_json
+from pluralis.data.safe_json import Document, needed, write_lists
 from pluralis.errors import DataError
 
 HOSTILE = {
@@ -52,6 +54,41 @@ def test_the_limit_of_size_holds_before_reading(tmp_path):
         file.truncate(10**12)  # takes no room on the disk, and would take all of the memory
     with pytest.raises(DataError, match="over the limit of 4,294,967,296 bytes"):
         Document(tmp_path / "x.json")
+
+
+SMALL = ["{}", "[]", "[0]", "[[]]", "[{}]", '{"":0}', '{"":{}}', '"ab"', "1000", "1.5", "null", '"日本"']
+SMALL += ['{"#":1}', '{"#":"#"}', '{"#":[],"b":[],"c":[],"d":[],"e":[],"f":[]}', '{"a":["#"]}']
+
+
+@pytest.mark.parametrize("value", SMALL)
+@pytest.mark.parametrize("way", ["in a list", "in an object"])
+def test_memory_is_counted_before_it_is_spent(tmp_path, monkeypatch, value, way):
+    """What takes most for its size: the count must not be less, or it would be no limit."""
+    values = [value.replace("#", f"{n:07}") for n in range(5_000)]
+    entries = values if way == "in a list" else [f'"{n}":{entry}' for n, entry in enumerate(values)]
+    body = ",".join(entries).join("[]" if way == "in a list" else "{}")
+    (tmp_path / "x.json").write_text(body, encoding="utf-8")
+    bound, size = needed((tmp_path / "x.json").read_bytes()), (tmp_path / "x.json").stat().st_size
+    tracemalloc.start()
+    try:
+        Document(tmp_path / "x.json")
+        peak = tracemalloc.get_traced_memory()[1]
+        assert peak < bound + 2 * size + 20_000
+        monkeypatch.setattr(safe_json, "MAX_MEMORY", bound - 1)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        with pytest.raises(DataError, match=r"x\.json: its values could take over [0-9,]+ bytes of memory; split it"):
+            Document(tmp_path / "x.json")
+        assert tracemalloc.get_traced_memory()[1] - before < 2 * size + 20_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_largest_published_files_are_below_the_limit():
+    """LVIS v1 is 1.2 GB, most of it outlines of some ninety numbers."""
+    entry = {"area": 187.0, "id": 1268001, "segmentation": [[123.45, 67.8] * 45], "image_id": 391895, "category_id": 77}
+    text = json.dumps({**entry, "bbox": [123.45, 67.8, 20.13, 9.1]}).encode() + b", "
+    assert needed(text) * 1.2e9 / len(text) < 0.75 * safe_json.MAX_MEMORY
 
 
 def test_what_is_not_asked_for_is_let_go(tmp_path):

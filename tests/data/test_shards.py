@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pluralis.data import read
+from pluralis.data.dataset import require_files
 from pluralis.data.images import ImageFiles, decode
 from pluralis.data.loader import Loader
 from pluralis.data.shard_images import ShardImages, pictures
@@ -109,13 +110,13 @@ def test_a_label_file_may_name_members(shards: Path) -> None:
     found = Shards(shards)
     assert found.find("./part//4.png") == ("part/4.png", shards / "001.tar" / "part" / "4.png")
     assert pictures(shards, [found.find("part/8.png")[1], found.find("part/1.png")[1]]).decode(1, 4)[0, 0, 0] == 20
-    found.require("labels.csv")
+    assert found.tell(found.locate(["part/8.png"]), "labels.csv").missing is None
     for trick in ("../000.tar", "/etc/passwd", "a\0", ""):
         with pytest.raises(DataError, match="refused"):
             found.find(trick)
-    found.find("part/77.png")
-    with pytest.raises(DataError, match=r"labels\.csv: 1 of the listed images are missing in .*part/77\.png"):
-        found.require("labels.csv")
+    told = found.tell(found.locate(["part/8.png", "part/77.png"]), "labels.csv")
+    with pytest.raises(DataError, match=r"labels\.csv: 1 of the listed images are missing: .*part/77\.png"):
+        require_files(told)
 
 
 def test_what_is_a_set_of_shards(tmp_path: Path, shards: Path) -> None:

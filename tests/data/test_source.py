@@ -11,7 +11,7 @@ from PIL import Image
 
 from pluralis.config import DataPart, SelectPart
 from pluralis.data.dataset import Hints
-from pluralis.data.source import load_source, load_split
+from pluralis.data.source import load_source, load_split, other_data
 from pluralis.errors import DataError
 
 LAST = SelectPart(rule="last", fraction=0.0)
@@ -86,3 +86,40 @@ def test_hints_are_those_of_the_training_pictures(coco: Path) -> None:
     assert found.train.hints == Hints.gather([2], [1], [0.75])
     assert found.test is not None
     assert found.test.hints is None
+
+
+def test_a_label_file_that_would_not_be_read_is_refused(coco: Path) -> None:
+    """Some formats have none; whether it is there makes no difference."""
+    (coco / "cat").mkdir()
+    for name in ("all.json", "no.csv"):
+        for format in ("imagefolder", "voc", "cub", "shards"):
+            with pytest.raises(DataError, match=rf"format '{format}' has no label file, so .*{name} would not be read"):
+                load_source(DataPart(format, str(coco), str(coco / name)))
+
+
+def test_a_test_set_in_another_format_has_its_own_labels(coco: Path) -> None:
+    for name in ("cat", "dog"):
+        (coco / "test" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(coco / "test" / name / "1.png")
+    options = {"unlisted": "absent"}
+    found = load_split(part(coco, format="imagefolder", images=str(coco / "test"), options=options), LAST)
+    assert found.test is not None
+    assert found.test.labels.ids == ("cat/1.png", "dog/1.png")
+    given = part(coco)
+    assert other_data(given, {"format": "coco", "images": "x"}).labels == given.labels
+    assert other_data(given, {"format": "csv", "labels": "x.csv"}).labels == "x.csv"
+
+
+def test_if_all_images_are_left_out_the_error_says_why(coco: Path) -> None:
+    content = json.loads((coco / "all.json").read_text())
+    (coco / "all.json").write_text(json.dumps({**content, "annotations": []}))
+    with pytest.raises(DataError, match=r"4 of 4 images have no annotation .*data\.options\.empty=keep keeps them"):
+        load_source(part(coco))
+    lines = "ImageID,Source,LabelName,Confidence\n0,verification,cat,1\n1,verification,cat,0\n"
+    (coco / "oi.csv").write_text(lines)
+    options = {"missing": "drop"}
+    with pytest.raises(DataError, match=r"oi\.csv: 2 of 2 images are not in .*, such as '0\.jpg', and are left out"):
+        load_source(DataPart("openimages", str(coco), str(coco / "oi.csv"), options=options))
+    said: list[str] = []
+    load_source(DataPart("openimages", str(coco), str(coco / "oi.csv"), options={"suffix": ".png"}), said.append)
+    assert said == []

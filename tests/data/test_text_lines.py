@@ -1,7 +1,9 @@
 """Lines without an end: every reader of text stops at the limit, says where, and reads what is usual as before."""
 
+import codecs
 import tracemalloc
 
+import numpy as np
 import pytest
 
 from pluralis.data import read, read_hints
@@ -60,6 +62,24 @@ def test_lines_are_those_of_open(tmp_path, newline):
     with open(path, encoding="utf-8", newline=newline) as plain, open_text(path, newline=newline) as limited:
         assert list(limited) == list(plain)
     assert list(lines(path))[:2] == [(1, "a"), (3, "b")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    """As editors of Windows write it: it would be part of a class, or make a label unknown."""
+    path = tmp_path / "x"
+    path.write_bytes(codecs.BOM_UTF8 + b"cat\ndog\n")
+    assert list(lines(path)) == [(1, "cat"), (2, "dog")]
+    with open_text(path, newline="") as file:
+        assert file.read() == "cat\ndog\n"
+    touch(tmp_path, "Flickr/a.jpg")
+    for name, text in (("Imagelist.txt", "a.jpg"), ("AllLabels/Labels_sky.txt", "1")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    found = read("nus", tmp_path, split="all", damaged="unknown")
+    assert (found.labels.ids, found.labels.dense().tolist()) == (("a.jpg",), [[1]])
+    np.save(tmp_path / "formatted_train_images.npy", np.array(["Flickr/a.jpg"]))
+    np.save(tmp_path / "formatted_train_labels.npy", np.array([[1, 0]]))
+    assert read("npy", tmp_path, classes="x").labels.classes == ("cat", "dog")
 
 
 def test_the_limit_is_of_a_line_and_not_of_the_file(tmp_path):

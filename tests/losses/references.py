@@ -81,14 +81,14 @@ def hill(z, y, frozen, lam, margin, gamma):
     return by_label(y, (1 - pm) ** gamma * up(z - margin), down(z), (lam - p) * p**2)
 
 
-def splc(z, y, frozen, tau, margin, gamma, correct=True, released=False):
+def splc(z, y, frozen, tau=0.6, margin=1.0, gamma=2.0, correct=True, variant="released"):
     p, pm = sigmoid(z), sigmoid(z - margin)
     present = (1 - pm) ** gamma * up(z - margin)
     likely = correct & (sigmoid(frozen) > tau)
-    if released:
-        unknown = np.where(likely, (1 - p) ** gamma * up(z), p**gamma * down(z))
-    else:
+    if variant == "hill":
         unknown = np.where(likely, present, (1.5 - p) * p**2)
+    else:
+        unknown = np.where(likely, (1 - p) ** gamma * up(z), p**gamma * down(z))
     return by_label(y, present, down(z), unknown)
 
 

@@ -25,7 +25,7 @@ GR = {"w": 3.0, "b": -2.5, "mu": 0.7, "sigma": 0.6, "q1": 0.01, "q2": 0.2, "q3":
         (Framework.en(tau=0.0), lambda z, y: functional.dw(z, y, weight=0.0)),
         (Framework.em(alpha=0.3), lambda z, y: functional.em(z, y, alpha=0.3)),
         (Framework.hill(), lambda z, y: functional.hill(z, y, margin=0.0, gamma=0.0)),
-        (Framework.splc(tau=0.7, gamma=1.5), lambda z, y: functional.splc(z, y, tau=0.7, gamma=1.5)),
+        (Framework.splc(tau=0.7, gamma=1.5), lambda z, y: functional.splc(z, y, tau=0.7, gamma=1.5, variant="hill")),
         (Framework.gr(**GR), lambda z, y: functional.gr(z, y, **GR)),
         (Framework.gr(q1=0.0, q2=0.0, q3=0.0), lambda z, y: functional.gr(z, y, q1=0.0, q2=0.0, q3=0.0)),
     ],

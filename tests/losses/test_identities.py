@@ -85,13 +85,24 @@ def test_entmin_is_em_upside_down():
     same(lambda z, y: functional.entmin(z, y, alpha=0.4), lambda z, y: functional.em(z, y, alpha=-0.4))
 
 
-def test_splc_that_waits_is_hill():
-    same(lambda z, y: functional.splc(z, y, correct=False), functional.hill)
-    loss = create_loss("splc", start_epoch=2)
+def test_splc_that_waits_is_hill_in_one_description():
+    same(lambda z, y: functional.splc(z, y, correct=False, variant="hill"), functional.hill)
+    loss = create_loss("splc", start_epoch=2, variant="hill")
     same(lambda z, y: loss(z, y, epoch=1), functional.hill)
     logits, labels = example()
-    assert loss(logits, labels, epoch=2) == functional.splc(logits, labels)
-    assert functional.splc(logits, labels) != functional.hill(logits, labels)
+    assert loss(logits, labels, epoch=2) == functional.splc(logits, labels, variant="hill")
+    assert functional.splc(logits, labels, variant="hill") != functional.hill(logits, labels)
+
+
+def test_splc_that_waits_is_focal_loss_by_its_authors():
+    """Without a margin and without verified absent labels; then unknown labels above τ turn into present ones."""
+    logits, labels = example()
+    labels = labels.clamp(min=0)
+    loss = create_loss("splc", margin=0.0)
+    same(loss, lambda z, y: 2 * functional.focal(z, y, alpha=0.5), logits, labels)
+    turned = torch.where((labels == 0) & (logits.sigmoid() > 0.6), 1, labels)
+    assert (turned != labels).any()
+    same(lambda z, y: loss(z, y, epoch=1), lambda z, y: loss(z, turned), logits, labels)
 
 
 def test_expected_positives_are_free_of_charge():

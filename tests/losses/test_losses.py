@@ -48,12 +48,6 @@ def asl_spec(name: str, pos: float, neg: float, margin: float, held: bool = Fals
     return Spec(name, loss, partial(references.asl, **params, held=held), detached=held)
 
 
-def splc_spec(name: str, released: bool = False, **params: object) -> Spec:
-    full = {"tau": 0.6, "margin": 1.0, "gamma": 2.0} | params
-    loss = partial(functional.splc, **full, variant="released" if released else "paper")
-    return Spec(name, loss, partial(references.splc, **full, released=released))
-
-
 def pick_spec(name: str, a: float = 1.0, absent: bool = False) -> Spec:
     loss = partial(functional.selection, a=a, unlabelled="absent" if absent else "skip")
     return Spec(name, loss, partial(references.pick, a=a, absent=absent), rows=True)
@@ -90,11 +84,12 @@ SPECS = [
     asl_spec("asl, released without margin", 1.0, 3.0, 0.0, held=True),
     spec("hill", functional.hill, references.hill, lam=1.5, margin=1.0, gamma=2.0),
     spec("hill, plain", functional.hill, references.hill, lam=1.2, margin=0.0, gamma=0.0),
-    splc_spec("splc"),
-    splc_spec("splc, waiting", correct=False),
-    splc_spec("splc, half a power", gamma=0.5, margin=0.0, tau=0.3),
-    splc_spec("splc, released", released=True),
-    splc_spec("splc, released and waiting", released=True, gamma=1.5, correct=False),
+    spec("splc", functional.splc, references.splc),
+    spec("splc, waiting", functional.splc, references.splc, gamma=1.5, correct=False),
+    spec("splc, half a power", functional.splc, references.splc, gamma=0.5, margin=0.0, tau=0.3),
+    spec("splc, hill", functional.splc, references.splc, variant="hill"),
+    spec("splc, hill and waiting", functional.splc, references.splc, variant="hill", correct=False),
+    spec("splc, hill and half a power", functional.splc, references.splc, variant="hill", gamma=0.5, margin=0.0),
     ll_spec("ll-r", False, 22 / 253),
     ll_spec("ll-r, all", False, 1.0, coupled=False),
     ll_spec("ll-ct", True, 22 / 253),
@@ -166,7 +161,7 @@ def compiled_agrees(spec: Spec, backend: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-CAPTURED = ("em", "gr", "asl", "ll-ct", "csl", "nnpu", "selection", "selection, rate")
+CAPTURED = ("em", "gr", "asl", "splc", "ll-ct", "csl", "nnpu", "selection", "selection, rate")
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if s.name in CAPTURED], ids=lambda s: s.name)

@@ -33,14 +33,32 @@ def test_modules_are_the_functions_with_schedules():
     assert create_loss("an-ls", variant="released")(logits, labels) == functional.an_ls(logits, labels, 0.2)
     plain = functional.hill(logits, labels, margin=0.0, gamma=0.0)
     assert create_loss("hill", variant="released")(logits, labels) == plain
-    late = create_loss("splc", variant="released")(logits, labels, epoch=1)
-    assert late == functional.splc(logits, labels, variant="released")
+    late = create_loss("splc")(logits, labels, epoch=1)
+    assert late == create_loss("splc", variant="released")(logits, labels, epoch=1) == functional.splc(logits, labels)
+    assert create_loss("splc", variant="hill")(logits, labels, epoch=1) == functional.splc(
+        logits, labels, variant="hill"
+    )
     common = torch.tensor([False, True, False, True, False, False, False])
     csl = create_loss("csl", likely=1, prior=[0.01, 0.06, 0.05, 0.2, 0.0, 0.01, 0.01])
     assert csl(logits, labels) == functional.csl(logits, labels, likely=1, common=common)
+    csl = create_loss("csl", prior=[0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1])  # of a mean above 0.05: what has twice that
+    assert csl.common.tolist() == [False, False, True, False, False, False, False]
     many, kinds = example(6, 80)
     csl = create_loss("csl", prior=[0.06 if c % 9 == 0 else 0.04 for c in range(80)])
     assert csl(many, kinds) == functional.csl(many, kinds, likely=5, common=torch.arange(80) % 9 == 0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "likely"), [(1, 0), (3, 0), (4, 1), (20, 1), (31, 1), (32, 2), (79, 4), (80, 5), (100, 5), (2000, 5)]
+)
+def test_csl_ignores_fewer_likely_labels_where_classes_are_few(classes, likely):
+    """Five of the twenty of VOC would be all that a network gets wrong, and the rest would pull nothing down."""
+    logits, labels = example(6, classes)
+    loss = create_loss("csl", prior=0.0)
+    assert loss(logits, labels) == functional.csl(logits, labels, likely=likely)
+    _, slope = gradient(loss, logits, torch.zeros_like(labels))
+    assert int((slope == 0).sum()) == 6 * likely
+    assert create_loss("csl", prior=0.0, likely=0)(logits, labels) == functional.csl(logits, labels, likely=0)
 
 
 @pytest.mark.parametrize("name", [n for n in LOSSES if n not in ("upu", "nnpu")])
@@ -282,6 +300,7 @@ def test_priors_that_are_given():
         ("splc", {"tau": 1.0}, "loss splc: tau"),
         ("splc", {"tau": 0.0}, "loss splc: tau"),
         ("splc", {"start_epoch": 1.5}, "whole number"),
+        ("splc", {"variant": "paper"}, "loss splc: variant is 'paper'; it must be one of released, hill"),
         ("ll-r", {"delta": -0.1}, "loss ll-r: delta"),
         ("ll-ct", {"delta": 2.0}, "loss ll-ct: delta"),
         ("partial-bce", {"beta": -1.0}, "loss partial-bce: beta"),
@@ -311,6 +330,8 @@ def test_bad_inputs_are_named():
         functional.an(torch.tensor(0.0), torch.tensor(1))
     with pytest.raises(LabelError, match="scalars"):
         functional.wan(torch.tensor(0.0), torch.tensor(1))
+    with pytest.raises(RecipeError, match="loss splc: variant is 'paper'"):
+        functional.splc(torch.zeros(2, 3), torch.zeros(2, 3), variant="paper")
     with pytest.raises(RecipeError, match="average"):
         functional.bce(torch.zeros(2, 3), torch.zeros(2, 3), reduction="average")
     for name in ("epr", "partial_bce", "ll_r", "ll_ct", "csl"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from pluralis.errors import LabelError
 from pluralis.losses.pu import MIN_TAU, adaptive_temperature, mixup, variational
-from tests.losses.check_loss import example, gradient
+from tests.losses.check_loss import Spec, check_loss, example, gradient
 
 
 def sigmoid(z: Any) -> Any:
@@ -29,6 +30,7 @@ def reference(
     inside: bool,
     absent: str,
     eps: float,
+    skip: bool = False,
 ) -> np.ndarray:
     """Class by class and row by row; p_c^γ comes from `frozen`. With eps it is the released form, p_c of tempered z."""
     losses = np.zeros(z.shape[1], z.dtype)
@@ -39,7 +41,8 @@ def reference(
         mean = sum(sigmoid(z[n, c] / tau[c]) for n in mixture) / len(mixture) if mixture else 1.0
         inner = sum(np.log(sigmoid(z[n, c] / tau[c]) + eps) for n in positives) / len(positives) if positives else 0.0
         plain = [sigmoid(frozen[n, c] / (tau[c] if eps else 1)) for n in mixture] or [1.0]
-        losses[c] = np.mean(plain) ** gamma * np.log(mean + eps) - np.log(np.exp(inner) + eps)
+        if positives or not skip:
+            losses[c] = np.mean(plain) ** gamma * np.log(mean + eps) - np.log(np.exp(inner) + eps)
         if negatives and absent == "cross-entropy":
             losses[c] -= sum(np.log(sigmoid(-z[n, c] / tau[c])) for n in negatives) / len(negatives)
     return losses
@@ -60,15 +63,19 @@ SWITCHES = list(itertools.product([0.0, 0.7], TEMPERING, [True, False], ["unlabe
 
 @pytest.mark.parametrize(("gamma", "tempering", "inside", "absent"), SWITCHES)
 @pytest.mark.parametrize("variant", ["paper", "released"])
-def test_formula_and_gradient(gamma: float, tempering: str, inside: bool, absent: str, variant: str) -> None:
+@pytest.mark.parametrize("no_positive", ["keep", "skip"])
+def test_formula_and_gradient(
+    gamma: float, tempering: str, inside: bool, absent: str, variant: str, no_positive: str
+) -> None:
     logits, labels = few()
     z, y = logits.numpy(), labels.numpy()
     spread = np.minimum(0.3 * np.sqrt(((z - z.mean(0)) ** 2).mean(0)), 1)
     tau = {"one": np.ones(6), "fixed": np.full(6, 0.2), "adaptive": spread}[tempering]
     given = adaptive_temperature(logits, 0.3) if tempering == "adaptive" else float(tau[0])
     options = {"gamma": gamma, "tau": given, "positives_in_u": inside, "absent": absent, "variant": variant}
-    eps = 1e-10 if variant == "released" else 0.0
-    expected = reference(z, y, z, gamma, tau, inside, absent, eps)
+    options["no_positive"] = no_positive
+    fixed = (gamma, tau, inside, absent, 1e-10 if variant == "released" else 0.0, no_positive == "skip")
+    expected = reference(z, y, z, *fixed)
     np.testing.assert_allclose(variational(logits, labels, reduction="none", **options).numpy(), expected, rtol=1e-12)
     total, slope = gradient(variational, logits, labels, reduction="sum", **options)  # type: ignore[arg-type]
     assert total.item() == pytest.approx(expected.sum(), rel=1e-12)
@@ -76,9 +83,22 @@ def test_formula_and_gradient(gamma: float, tempering: str, inside: bool, absent
         for n in (0, 7, 19):
             step = np.zeros_like(z, dtype=complex)
             step[n, c] = 1e-30j
-            moved = reference(z + step, y, z, gamma, tau, inside, absent, eps)[c].imag / 1e-30
+            moved = reference(z + step, y, z, *fixed)[c].imag / 1e-30
             assert slope[n, c].item() == pytest.approx(moved, rel=1e-10, abs=1e-15)
     assert variational(logits, labels, **options).item() == pytest.approx(expected.mean(), rel=1e-12)  # type: ignore[arg-type]
+
+
+def mean_of_classes(z: np.ndarray, y: np.ndarray, frozen: np.ndarray, skip: bool) -> np.ndarray:
+    """Skipped classes count: the sum over the classes is divided by how many there are."""
+    return reference(z, y, frozen, 0.0, np.ones(z.shape[1]), True, "unlabelled", 0.0, skip).sum() / z.shape[1]
+
+
+@pytest.mark.parametrize("no_positive", ["keep", "skip"])
+def test_variational_as_every_loss(no_positive: str) -> None:
+    # A positive alone among three rows at −1e4: 1 up by its own logarithm, a third of it down by that of the mean.
+    loss = partial(variational, no_positive=no_positive)
+    formula = partial(mean_of_classes, skip=no_positive == "skip")
+    check_loss(Spec("variational", loss, formula, whole=True, coupled=True, pull=-2.0))
 
 
 def test_without_factor_and_temperature_it_is_vpu() -> None:
@@ -95,6 +115,43 @@ def test_a_class_without_positives_keeps_the_unlabelled_term_only() -> None:
     mean = logits[:, 4].sigmoid().mean()
     assert each[4].item() == pytest.approx((mean**0.5 * mean.log()).item(), rel=1e-12)
     assert (slope[:, 4] > 0).all()
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_a_class_without_positives_can_be_skipped(variant: str) -> None:
+    """It adds nothing, the others what they add without it, and the mean is over all classes."""
+    logits, labels = few()
+    options = {"gamma": 0.5, "no_positive": "skip", "variant": variant}
+    each, slope = gradient(variational, logits, labels, reduction="none", **options)
+    assert (each[[3, 4]] == 0).all()
+    assert (slope[:, [3, 4]] == 0).all()
+    rest = [0, 1, 2, 5]
+    kept, kept_slope = gradient(variational, logits[:, rest], labels[:, rest], gamma=0.5, variant=variant)  # type: ignore[arg-type]
+    mean, mean_slope = gradient(variational, logits, labels, **options)  # type: ignore[arg-type]
+    torch.testing.assert_close(mean, kept * 4 / 6, rtol=1e-14, atol=0)
+    torch.testing.assert_close(mean_slope[:, rest], kept_slope * 4 / 6, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_batch_without_positives_can_be_skipped(inside: bool, dtype: torch.dtype) -> None:
+    logits, labels = few()
+    options = {"gamma": 0.5, "no_positive": "skip", "positives_in_u": inside}
+    for given in (torch.zeros_like(labels), labels.clamp(max=0), -torch.ones_like(labels), labels[:0]):
+        z = logits[: len(given)].to(dtype)
+        with torch.autograd.set_detect_anomaly(True):
+            value, slope = gradient(variational, z, given, tau=adaptive_temperature(z, 2.0), **options)  # type: ignore[arg-type]
+        assert value == 0
+        assert (slope == 0).all()
+    known, slope = gradient(variational, logits, labels.clamp(max=0), absent="cross-entropy", **options)  # type: ignore[arg-type]
+    assert known > 0  # what is known to be absent is not skipped
+    assert ((slope > 0) == (labels < 0)).all()
+
+
+def test_a_class_that_is_skipped_hides_no_bad_logit() -> None:
+    logits, labels = few()
+    logits[0, 4] = torch.nan
+    assert variational(logits, labels, no_positive="skip").isnan()
 
 
 def test_a_class_of_positives_alone_has_no_mixture() -> None:
@@ -150,19 +207,12 @@ def test_odd_batches(inside: bool, variant: str) -> None:
     for case, (z, y) in cases.items():
         tau = adaptive_temperature(z, 2.0)
         assert (tau >= MIN_TAU).all(), case
-        value, slope = gradient(
-            variational,
-            z,
-            y,
-            gamma=0.85,
-            tau=tau,
-            positives_in_u=inside,
-            absent="cross-entropy",
-            variant=variant,  # type: ignore[arg-type]
-        )
-        assert value.isfinite(), case
-        assert slope.isfinite().all(), case
-        assert slope.abs().max() <= 2 / MIN_TAU if len(z) else True, case
+        options = {"gamma": 0.85, "tau": tau, "positives_in_u": inside, "absent": "cross-entropy", "variant": variant}
+        for no_positive in ("keep", "skip"):
+            value, slope = gradient(variational, z, y, no_positive=no_positive, **options)  # type: ignore[arg-type]
+            assert value.isfinite(), case
+            assert slope.isfinite().all(), case
+            assert slope.abs().max() <= 2 / MIN_TAU if len(z) else True, case
 
 
 def test_temperature() -> None:
@@ -228,12 +278,14 @@ def test_inputs_stay_and_shapes_are_checked() -> None:
 
 
 @pytest.mark.slow
-def test_graph_can_be_captured() -> None:
+@pytest.mark.parametrize("no_positive", ["keep", "skip"])
+def test_graph_can_be_captured(no_positive: str) -> None:
     logits, labels = (t[:16] for t in few())
     logits = logits.float()
     torch._dynamo.reset()
     compiled = torch.compile(variational, backend="aot_eager", fullgraph=True)
     options = {"gamma": 0.5, "tau": adaptive_temperature(logits, 2.0), "positives_in_u": False}
+    options["no_positive"] = no_positive
     for one, other in zip(
         gradient(compiled, logits, labels, **options),
         gradient(variational, logits, labels, **options),

@@ -11,7 +11,7 @@ from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
 from pluralis.losses import create_loss, estimate_rate
 from pluralis.method import Setup
-from pluralis.methods import create_method, start_bias_of
+from pluralis.methods import create_method
 from pluralis.models import create_model
 from tests.losses.check_loss import example, gradient
 
@@ -191,7 +191,7 @@ def test_extreme_rates_are_finite():
 
 def test_the_method_starts_trains_and_reads_back():
     setup = Setup(lambda: create_model("tiny", 3), 3, LABELS)
-    assert start_bias_of("selection") == "log-odds"
+    assert create_method("selection", setup).start_bias == "log-odds"
     assert not list(create_loss("selection").parameters())
     trained = create_method("selection", setup, {"mechanism": "rate", "rate": "class"})
     assert "loss.rate_logit" in {name for name, p in trained.named_parameters() if p.requires_grad}

@@ -16,11 +16,11 @@ from pluralis.engine import fit
 from pluralis.errors import Interrupted
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
-from pluralis.method import Batch, Clock, Method, Setup
-from pluralis.methods import create_method, start_bias_of, start_heads
+from pluralis.method import Method, Setup
+from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
-from pluralis.seeding import derive
 from pluralis.stage import Stage
+from tests.methods.descent import DESCENDS, check_descent
 from tests.toys import SIZE, scenes
 
 ROWS = 36
@@ -28,7 +28,7 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "em-apl": {"warmup": 1},
     "cls": {"tau_h": 0.1, "tau_l": 0.2, "ramp": 1},
     "co-teaching": {"forget": 0.3, "ramp": 1},
-    "co-teaching+": {"forget": 0.3, "ramp": 1},
+    "co-teaching+": {"forget": 0.3, "ramp": 1, "warmup": 0},
     "jocor": {"forget": 0.3, "ramp": 1},
     "ll-r": {"delta": 0.05},
     "ll-ct": {"delta": 0.05},
@@ -38,18 +38,22 @@ ACTIVE: dict[str, dict[str, Any]] = {
     "role": {"linear_epochs": 1},
 }
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {"lac": ("label-decoder", {"dim": 16})}
-# p_c^γ is held constant in the gradient but changes with the weights, so that only without it must the value fall.
-DESCENDS: dict[str, dict[str, Any]] = {"pu-mlc": {"gamma": 0.0}}
 PLAN = Stage(epochs=3, batch_size=8, lr=1e-3, head_lr=3, warmup=0, clip=1.0, ema=0.8, augment="flip")
 
 
-def build(name: str, data: Loader, seed: int = 0, more: dict[str, Any] | None = None) -> Method:
+def build(
+    name: str,
+    data: Loader,
+    seed: int = 0,
+    more: dict[str, Any] | None = None,
+    head: tuple[str, dict[str, Any]] | None = None,
+) -> Method:
     """The method as a run builds it, over a tiny network."""
-    head, params = HEADS.get(name, ("linear", {}))
+    kind, params = head or HEADS.get(name, ("linear", {}))
     torch.manual_seed(seed)
-    setup = Setup(lambda: create_model("tiny", 10, head, dropout=0.1, head_params=params), 10, data.labels)
+    setup = Setup(lambda: create_model("tiny", 10, kind, dropout=0.1, head_params=params), 10, data.labels)
     method = create_method(name, setup, {**ACTIVE.get(name, {}), **(more or {})})
-    start_heads(method, data.labels, start_bias_of(name))
+    start_heads(method, data.labels)
     return method
 
 
@@ -57,16 +61,18 @@ def check_method(name: str, folder: Path) -> None:
     _labels_that_say_little(name)
     data = scenes(ROWS)
     before = data.labels.dense().copy()
-    _one_epoch_lowers_the_loss(name, data)
+    check_descent(name, build(name, data, more=DESCENDS.get(name)), data)
     whole = build(name, data)
     expected = fit(whole, data, PLAN, seed=3)
     assert (data.labels.dense() == before).all(), "the labels of people were changed"
     assert all(torch.isfinite(v).all() for v in whole.state_dict().values() if v.is_floating_point())
     _predictions_are_a_function_of_the_state(name, whole, data)
-    steps = data.steps(PLAN.batch_size)
-    for stop in (steps + 2, 2 * steps):  # in mid-epoch, of the second stage where there is one; at an epoch's end
+    steps, early = data.steps(PLAN.batch_size), whole.stages(PLAN)[:-1]
+    past = steps * sum(stage.epochs for stage in early)
+    # In mid-epoch of the last stage; where one stage ends and the next begins, or else at the end of an epoch.
+    for stop, stage in ((past + steps + 2, len(early)), (past or 2 * steps, max(len(early) - 1, 0))):
         place = folder / str(stop)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted, match=f"stage {stage + 1},"):
             fit(build(name, data), data, PLAN, seed=3, store=Store(place), should_stop=_after(stop))
         again = build(name, data, seed=9)
         found = fit(again, data, PLAN, seed=3, store=Store(place))
@@ -91,38 +97,9 @@ def _after(steps: int) -> Any:
 
     def ask() -> bool:
         left[0] -= 1
-        return left[0] < 0
+        return left[0] <= 0
 
     return ask
-
-
-def _one_epoch_lowers_the_loss(name: str, data: Loader) -> None:
-    method = build(name, data, more=DESCENDS.get(name))
-    plan = Stage(epochs=1, batch_size=6, lr=2e-3, head_lr=3, warmup=0, schedule="constant", augment="none")
-
-    def loss() -> float:
-        """Of the whole set in one batch, with the weights as they are and nothing learned."""
-        saved = {k: v.clone() for k, v in method.state_dict().items()}
-        method.eval()
-        torch.manual_seed(derive(0, "check"))
-        clock = Clock(epochs=1)
-        (batch,) = data.batches(ROWS, ["none"] * len(method.views), 0, clock)
-        labels = batch.labels.clone()
-        with torch.no_grad():
-            total = float(sum(method(_copy(batch), clock).values()))
-        assert torch.equal(batch.labels, labels), "the batch's labels were changed"
-        method.load_state_dict(saved)
-        return total
-
-    method.start_stage(Clock(epochs=1), lambda: predict(method, data))
-    method.start_epoch(Clock(epochs=1), lambda: predict(method, data))
-    start = loss()
-    fit(method, data, plan)
-    assert loss() < start, f"{name}: an epoch of training did not lower the loss"
-
-
-def _copy(batch: Batch) -> Batch:
-    return Batch(batch.views, batch.labels, batch.index, batch.weight)
 
 
 def _predictions_are_a_function_of_the_state(name: str, method: Method, data: Loader) -> None:

@@ -89,6 +89,33 @@ def test_without_factor_temperature_and_mixup_it_is_the_variational_term_of_vpu(
     assert plain["variational"].item() == pytest.approx(np.mean(losses), abs=1e-6)
 
 
+@pytest.mark.parametrize(("name", "usual"), [("pu-mlc", "keep"), ("vpu", "skip")])
+def test_classes_without_a_positive_in_the_batch(name: str, usual: str) -> None:
+    """The third class has none: the loss of the others over three, and of that class's unlabelled term what is said."""
+    batch, plain = batch_of(2), {"gamma": 0.0, "tau": 1.0} if name == "pu-mlc" else {}
+    values, slopes = {}, {}
+    for params in ({}, {"no_positive": "keep"}, {"no_positive": "skip"}):
+        method, said = build(name, **plain, **params), params.get("no_positive")
+        term = terms_of(method, batch)["variational"]
+        values[said], (slopes[said],) = term.item(), torch.autograd.grad(term, method.net.head.get_parameter("fc.bias"))
+    p = method.predict(batch.views[0]).double().sigmoid().detach().numpy()
+    seen = [math.log(p[:, c].mean()) - math.log(p[c, c]) for c in (0, 1)]  # row 0 has class 0, row 1 has class 1
+    assert values["skip"] == pytest.approx(sum(seen) / 3, abs=1e-6)
+    assert values["keep"] == pytest.approx((sum(seen) + math.log(p[:, 2].mean())) / 3, abs=1e-6)
+    assert values[None] == values[usual]
+    assert slopes["keep"][2] > 0
+    assert slopes["skip"][2] == 0
+
+
+def test_a_step_of_vpu_without_positives_moves_nothing() -> None:
+    method, batch = build("vpu", lam=0.0), batch_of(3)
+    empty = Batch(batch.views, batch.labels.clamp(max=0), batch.index)
+    term = terms_of(method, empty)["variational"]
+    term.backward()  # type: ignore[no-untyped-call]
+    assert term == 0
+    assert all((p.grad == 0).all() for p in method.parameters() if p.grad is not None)
+
+
 def test_vpu_anchors_known_positives_at_one() -> None:
     method, batch = build("vpu", lam=1.0), batch_of(2)
     assert isinstance(method, VPU)
@@ -212,6 +239,7 @@ def test_gamma_follows_the_share_of_written_positives() -> None:
         {"positives_in_u": 1},
         {"drop": "all"},
         {"absent": "?"},
+        {"no_positive": "drop"},
         {"lgconv": "yes"},
         {"variant": "mine"},
     ],
@@ -219,7 +247,7 @@ def test_gamma_follows_the_share_of_written_positives() -> None:
 def test_wrong_parameters(params: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match=f"method pu-mlc: {next(iter(params))} is"):
         build(**params)
-    if params.keys() <= {"lam", "delta"}:
+    if params.keys() <= {"lam", "delta", "no_positive"}:
         with pytest.raises(RecipeError, match="method vpu"):
             build("vpu", **params)
 

@@ -14,7 +14,7 @@ from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
 from pluralis.method import Batch, Clock, LossMethod, Setup
-from pluralis.methods import create_method
+from pluralis.methods import create_method, start_heads
 from pluralis.methods.relabel import Relabel
 from pluralis.models import create_model
 from pluralis.views import VIEWS, Views
@@ -53,6 +53,7 @@ def test_the_first_stage_is_the_loss() -> None:
 
 def test_labels_are_the_posterior_of_many_views_and_weights_are_the_first_ones() -> None:
     method = relabel(views="thorough", crop_weight=0.4)
+    start_heads(method, LABELS)
     method.start_stage(Clock(), lambda: torch.zeros(0))
     first = {k: v.clone() for k, v in method.net.state_dict().items()}
     for parameter in method.net.parameters():

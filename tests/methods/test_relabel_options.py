@@ -20,7 +20,7 @@ from pluralis.evaluate import predict
 from pluralis.features import frozen_network
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock, Setup
-from pluralis.methods import create_method
+from pluralis.methods import create_method, start_heads
 from pluralis.methods.relabel import Relabel
 from pluralis.models import create_model
 from pluralis.stage import Stage
@@ -134,6 +134,7 @@ def test_a_teacher_knows_nothing_of_the_labels_that_it_is_asked_about() -> None:
 
 def test_each_teacher_labels_its_fold_and_a_student_labels_all() -> None:
     method = relabel(folds=2, rounds=2)
+    start_heads(method, LABELS)
     method.start_stage(Clock(), lambda: torch.zeros(0))
     first, fold = state_hash(method.net.state_dict()), method.fold.clone()
     given = [torch.randn(6, 4) for _ in range(3)]
@@ -233,6 +234,7 @@ def test_students_learn_from_each_other_and_predict_together() -> None:
 def test_the_second_of_a_pair_has_no_say_before_it_is_a_student_and_starts_anew_too() -> None:
     method = relabel(pair=True, rounds=2).eval()
     assert method.peer is not None
+    start_heads(method, LABELS)
     method.start_stage(Clock(), lambda: torch.zeros(0))
     x, first = batch_of([0, 1]).views[0], state_hash(method.peer.state_dict())
     assert torch.equal(method.predict(x), method.net(x))

@@ -13,7 +13,7 @@ import numpy as np
 
 import pluralis
 from pluralis.config import DRAWN, DataPart, Recipe
-from pluralis.data.source import Source, apply_protocol, load_source
+from pluralis.data.source import Source, apply_protocol, load_source, other_data
 from pluralis.errors import WeightsError
 from pluralis.labels import Labels
 
@@ -48,7 +48,7 @@ def data_hash(part: DataPart) -> str:
     Where boxes decide which labels are shown, it changes with what they show.
     """
     digest = hashlib.sha256()
-    parts = [replace(part, test={}), *([replace(part, **{"test": {}, **part.test})] if part.test else [])]
+    parts = [replace(part, test={}), *([other_data(part, {"test": {}, **part.test})] if part.test else [])]
     for number, source in enumerate(map(load_source, parts)):
         _add(digest, source)
         if part.protocol in _BY_BOXES and number == 0:

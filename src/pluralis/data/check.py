@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -48,13 +49,15 @@ def check_images(
     labels: Labels,
     out: Path,
     *,
+    of: str = "",
     workers: int = 0,
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Checked:
     """Open the image of every row and write the bad ones to `out` as CSV: `image,file,reason`, in row order.
 
-    The notes are `out` + ".checked". workers=0 uses every core. Memory: 16 bytes for each image in the notes.
+    The notes are `out` + ".checked"; they remember which data the list is `of`, for `is_list_of`. workers=0 uses every
+    core. Memory: 16 bytes for each image in the notes.
     """
     notes = _Notes(Path(f"{out}.checked"))
     whole = b"" if isinstance(images, ImageFiles) else images.signature()
@@ -76,8 +79,23 @@ def check_images(
                 bad.append((labels.id(row), images.name(row), reason))
         if progress is not None:
             progress(block.stop, len(images))
+    notes.write(f"of {_name(of)}\n")  # before the list, so that a list that is there is never another's
     _write_list(out, bad)
     return Checked(opened, len(images) - opened, bad)
+
+
+def is_list_of(out: Path, of: str) -> bool:
+    """Whether the list `out` was written by a check of the data that is called `of`."""
+    notes = Path(f"{out}.checked")
+    last = ""
+    if notes.is_file():
+        with notes.open(errors="replace") as file:
+            last = next(iter(deque((line for line in file if line.startswith("of ")), maxlen=1)), "")
+    return last == f"of {_name(of)}\n"
+
+
+def _name(of: str) -> str:
+    return hashlib.sha256(of.encode(errors="surrogateescape")).hexdigest()
 
 
 def read_list(path: Path) -> set[str]:
@@ -85,7 +103,7 @@ def read_list(path: Path) -> set[str]:
     try:
         if not path.is_file():
             raise DataError(f"{path}: is not there, or not a plain file; give a list that `pluralis data check` wrote")
-        with open_text(path, "utf-8-sig", newline="") as file:
+        with open_text(path, newline="") as file:
             lines = csv.DictReader(file, strict=True)
             if "image" not in (lines.fieldnames or ()):
                 raise DataError(f"{path}: there is no column 'image'; give a list that `pluralis data check` wrote")
@@ -159,7 +177,9 @@ class _Notes:
         return seen
 
     def add(self, notes: Iterable[tuple[bytes, str]]) -> None:
-        lines = "".join(f"{key.hex()} {reason}".rstrip() + "\n" for key, reason in notes)
+        self.write("".join(f"{key.hex()} {reason}".rstrip() + "\n" for key, reason in notes))
+
+    def write(self, lines: str) -> None:
         if not lines:
             return
         try:

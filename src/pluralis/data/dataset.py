@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 
@@ -82,16 +84,21 @@ class Dataset:
         return len(self.images)
 
 
-def require_files(paths: Iterable[Path], where: str | Path) -> None:
-    """Raise one DataError that counts all missing image files and names the first three.
+def look_for(paths: Sequence[Path], where: str | Path) -> ImagePaths:
+    """The same paths, which `where` lists, knowing which of them are no files."""
+    return ImagePaths.of(paths).lacking((path for path in paths if not os.path.isfile(path)), where)
 
-    `where` is the file that lists them.
-    """
-    missing = [path for path in paths if not path.is_file()]
-    if missing:
-        named = ", ".join(repr(str(path)) for path in missing[:3])
-        more = ", …" if len(missing) > 3 else ""
+
+def require_files(images: Sequence[Path]) -> None:
+    """Raise one DataError that counts all images that their reader did not find, and names the first three."""
+    missing = ImagePaths.of(images).missing
+    if missing is not None:
+        named = ", ".join(map(repr, missing.files[:3]))
+        more = ", …" if len(missing.files) > 3 else ""
+        slashes = any("\\" in os.path.basename(file) for file in missing.files)
+        check = "write / instead of \\ between folders" if slashes else "check the image folder"
         raise DataError(
-            f"{where}: {len(missing)} of the listed images are missing: {named}{more}; "
-            "check the image folder, or take the entries out"
+            f"{missing.where}: {len(missing.files)} of the listed images are missing: {named}{more}; {check}, or take "
+            "the entries out: `pluralis data check` lists all of them, and `pluralis data convert` leaves them out "
+            "(--leave-out LIST)"
         )

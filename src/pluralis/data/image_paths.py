@@ -6,30 +6,39 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+
+
+class Missing(NamedTuple):
+    """Images that `where`, a file, lists and that are not there, or are no plain files."""
+
+    where: str
+    files: tuple[str, ...]
 
 
 class ImagePaths(Sequence[Path]):
     """A read-only list of paths below one folder; equal to any list of the same paths.
 
     A million `Path` objects take seconds to make and hundreds of megabytes. The names are often the ids of the rows,
-    and then shared with them. With the folder "" the names are whole paths.
+    and then shared with them. With the folder "" the names are whole paths. `missing` tells which of them are not
+    there, for whoever may go on without.
 
     >>> paths = ImagePaths("photos", ["a.jpg", "sub/b.jpg", "c.jpg"])
     >>> paths[1].name, len(paths), paths[:2] == [Path("photos/a.jpg"), Path("photos/sub/b.jpg")]
     ('b.jpg', 3, True)
     """
 
-    __slots__ = ("_folder", "names")
+    __slots__ = ("_folder", "missing", "names")
 
-    def __init__(self, folder: str | Path, names: Iterable[str]) -> None:
+    def __init__(self, folder: str | Path, names: Iterable[str], missing: Missing | None = None) -> None:
         """`names` are in their usual spelling: as the text of a `Path` has it."""
         text = str(Path(folder))
         self._folder = "" if text == "." else os.path.join(text, "")  # what a `Path` says of its files begins so
         self.names = tuple(names)
+        self.missing = missing if missing is not None and missing.files else None
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> ImagePaths:
@@ -44,8 +53,16 @@ class ImagePaths(Sequence[Path]):
         """The paths of `rows`, in that order."""
         return self._like(map(self.names.__getitem__, np.asarray(rows, np.int64).tolist()))
 
+    def lacking(self, files: Iterable[str | Path], where: str | Path) -> ImagePaths:
+        """The same paths, of which `files`, that `where` lists, are not there."""
+        return ImagePaths(self._folder, self.names, Missing(str(where), tuple(map(str, files))))
+
     def _like(self, names: Iterable[str]) -> ImagePaths:
-        return ImagePaths(self._folder, names)
+        like = ImagePaths(self._folder, names)
+        if self.missing is None:
+            return like
+        left = set(like.texts())
+        return like.lacking((file for file in self.missing.files if file in left), self.missing.where)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from pluralis.data.check import in_threads
 from pluralis.data.dataset import Hints
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Progress
+from pluralis.data.shard_images import ShardImages
 from pluralis.errors import DataError
 from pluralis.label_summary import LabelSummary
 from pluralis.labels import Labels
@@ -59,7 +59,7 @@ class HintFacts:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All of it; `files` is None where the images are no files of their own, or were not looked at."""
+    """All of it; `files` is None where the images are no files, or were not looked at."""
 
     summary: LabelSummary
     pairs: list[Pair]
@@ -89,7 +89,7 @@ def inspect_data(
     """
     kinds = row_kinds(labels)
     _, counts = np.unique(kinds, return_counts=True)
-    files = _look(images, kinds, progress) if look and isinstance(images, ImageFiles) else None
+    files = _look(images, kinds, progress) if look and isinstance(images, ImageFiles | ShardImages) else None
     repeated = int(counts[counts > 1].sum())
     return Inspection(labels.summary(), _pairs(labels, pairs), len(counts), repeated, files, _hint_facts(labels, hints))
 
@@ -162,16 +162,15 @@ def _hint_facts(labels: Labels, hints: Hints | None) -> HintFacts | None:
     return HintFacts(present, absent, unknown, len(np.unique(hints.rows)), (low, middle, high))
 
 
-def _look(images: ImageFiles, kinds: npt.NDArray[np.uint64], progress: Progress | None) -> FileFacts:
+def _look(images: ImageFiles | ShardImages, kinds: npt.NDArray[np.uint64], progress: Progress | None) -> FileFacts:
     sizes, sides = np.zeros(len(images), np.int64), np.zeros(len(images), np.int64)
     unreadable: list[tuple[int, str]] = []
 
     def header(row: int) -> tuple[int, int, str]:
-        path = images.paths[row]
         try:
-            return path.stat().st_size, min(images.sides(row)), ""
+            return _size(images, row), min(images.sides(row)), ""
         except DataError as error:
-            return path.stat().st_size if path.exists() else 0, 0, str(error)
+            return _size(images, row), 0, str(error)
 
     for row, (size, side, reason) in in_threads(header, range(len(images))):
         sizes[row], sides[row] = size, side
@@ -184,12 +183,12 @@ def _look(images: ImageFiles, kinds: npt.NDArray[np.uint64], progress: Progress 
     return FileFacts(sizes, sides, unreadable, copies, disagreeing)
 
 
-def _copies(images: ImageFiles, sizes: Ints) -> Iterator[list[int]]:
+def _copies(images: ImageFiles | ShardImages, sizes: Ints) -> Iterator[list[int]]:
     """Rows whose files are the same; only files that share their size with another are read."""
     _, kind, counts = np.unique(sizes, return_inverse=True, return_counts=True)
     order = np.argsort(sizes, kind="stable")
     shared = order[(counts[kind[order]] > 1) & (sizes[order] > 0)].tolist()
-    size, same = 0, dict[str, list[int]]()
+    size, same = 0, dict[bytes, list[int]]()
     for row, digest in in_threads(lambda row: _digest(images, row), shared):
         if sizes[row] != size:
             yield from (rows for name, rows in same.items() if name and len(rows) > 1)
@@ -198,9 +197,16 @@ def _copies(images: ImageFiles, sizes: Ints) -> Iterator[list[int]]:
     yield from (rows for name, rows in same.items() if name and len(rows) > 1)
 
 
-def _digest(images: ImageFiles, row: int) -> str:
+def _size(images: ImageFiles | ShardImages, row: int) -> int:
+    """Bytes of one row's file; 0 where there is none."""
+    if isinstance(images, ShardImages):
+        return int(images.places[row, 2])
+    path = images.paths[row]
+    return path.stat().st_size if path.exists() else 0
+
+
+def _digest(images: ImageFiles | ShardImages, row: int) -> bytes:
     try:
-        with images.paths[row].open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:  # it cannot be opened, and is listed as unreadable
-        return ""
+        return images.digest(row)
+    except DataError:  # it cannot be opened, and is listed as unreadable
+        return b""

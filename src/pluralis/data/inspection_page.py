@@ -18,6 +18,7 @@ import numpy as np
 from pluralis.checkpoint import write_file
 from pluralis.data.inspection import Inspection, together
 from pluralis.data.inspection_tables import hint_line
+from pluralis.data.whole_file import make_folder
 from pluralis.html_page import document
 from pluralis.labels import Labels
 
@@ -36,7 +37,7 @@ def write_page(path: Path, title: str, names: Iterable[str], labels: Labels, fou
         sections.append(_files(list(names), found))
     body = f"<h1>{escape(title)}</h1>{''.join(f'<section>{section}</section>' for section in sections)}"
     page = document(title, body, _STYLE)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_file(path, page.encode(errors="replace"))
 
 

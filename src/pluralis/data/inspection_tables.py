@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pluralis.data.inspection import HintFacts, Inspection
+from pluralis.errors import visible
 
 
 def row_lines(found: Inspection) -> Iterator[str]:
@@ -50,7 +51,7 @@ def classes_table(found: Inspection, lines: int) -> Table:
             counts = (f"{array[c]:,}" for array in (known.positives, known.negatives, known.unknown))
             share = known.positives[c] / max(1, len(known.row_positives))
             last = bool(tail) and c == head[-1]
-            table.add_row(Text(known.classes[c]), *counts, f"{share:.1%}", end_section=last)
+            table.add_row(Text(visible(known.classes[c])), *counts, f"{share:.1%}", end_section=last)
     return table
 
 
@@ -61,7 +62,8 @@ def pairs_table(found: Inspection) -> Table:
     for name in ("class", "and", "images", "times chance"):
         table.add_column(name, justify="right" if name in ("images", "times chance") else "left")
     for pair in found.pairs:
-        table.add_row(Text(names[pair.a]), Text(names[pair.b]), f"{pair.together:,}", f"{pair.lift:.2f}")
+        both = (Text(visible(names[c])) for c in (pair.a, pair.b))
+        table.add_row(*both, f"{pair.together:,}", f"{pair.lift:.2f}")
     return table
 
 

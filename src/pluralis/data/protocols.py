@@ -6,6 +6,7 @@ files can only be had again by drawing the same numbers in the same order.
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def single_positive(labels: Labels, seed: int = 1200) -> Labels:
     without any positive stays without labels. The result has the shape, classes and ids of `labels`.
     """
     _require_complete(labels)
-    rng = np.random.RandomState(seed)
+    rng = _generator(seed)
     rows, columns = [], []
     for row in range(len(labels)):
         present, absent = labels.positives(row), labels.negatives(row)
@@ -62,7 +63,7 @@ def pick(labels: Labels, weights: Any, seed: int = 1200) -> Labels:
     weight[np.bincount(rows, weight, len(labels))[rows] == 0] = 1.0
     # Of clocks that ring at rates w, the first to ring is c with the chance above. Logarithms cannot overflow.
     with np.errstate(divide="ignore", invalid="ignore"):
-        rings = np.log(np.random.RandomState(seed).standard_exponential(len(rows))) - np.log(weight)
+        rings = np.log(_generator(seed).standard_exponential(len(rows))) - np.log(weight)
     return _first_of_each_row(labels, rows, columns, rings)
 
 
@@ -142,9 +143,9 @@ def fixed_per_class(labels: Labels, count: int, seed: int = 0, negatives: bool =
     [[0, -1], [1, 0], [-1, 1], [1, -1]]
     """
     _require_complete(labels)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
         raise DataError(f"the count {count!r} is not possible; give how many labels of a class stay, such as 1000")
-    rng = np.random.RandomState(seed)
+    rng = _generator(seed)
     signs = labels.values.reshape(labels.shape)
     keep = np.zeros(labels.shape, bool)
     for column in range(len(labels.classes)):
@@ -178,10 +179,10 @@ def split(rows: int, fraction: float = 0.2, seed: int = 1200) -> tuple[Ints, Int
 
     Validation gets round(fraction · rows) of them, a half being rounded to the even number.
     """
-    if rows < 0 or not 0 <= fraction <= 1:
+    if not isinstance(rows, Integral) or rows < 0 or not isinstance(fraction, Real) or not 0 <= fraction <= 1:
         raise DataError(f"cannot hold out {fraction} of {rows} rows; give a fraction between 0 and 1")
     held_out = int(np.round(fraction * rows))
-    order = np.random.RandomState(seed).permutation(rows)
+    order = _generator(seed).permutation(rows)
     return np.sort(order[: rows - held_out]), np.sort(order[rows - held_out :])
 
 
@@ -218,7 +219,7 @@ def _first_of_each_row(labels: Labels, rows: Ints, columns: npt.NDArray[np.int32
 
 def _below(bound: float, count: int, seed: int) -> npt.NDArray[np.bool_]:
     """[count] whether each of as many uniform numbers in [0, 1) is below `bound`."""
-    rng = np.random.RandomState(seed)
+    rng = _generator(seed)
     sizes = (min(_DRAWS, count - start) for start in range(0, count, _DRAWS))
     return np.concatenate([np.zeros(0, bool), *(rng.random_sample(size) < bound for size in sizes)])
 
@@ -230,9 +231,15 @@ def _keep(labels: Labels, keep: npt.NDArray[np.bool_]) -> Labels:
     return Labels(indptr, labels.indices[keep], labels.values[keep], labels.classes, labels.row_ids)
 
 
+def _generator(seed: int) -> np.random.RandomState:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= seed < 2**32:
+        raise DataError(f"the seed {seed!r} is not possible; give a whole number from 0 to {2**32 - 1}")
+    return np.random.RandomState(int(seed))
+
+
 def _require_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise DataError(f"the {name} {value} is not possible; give a number from 0 to 1")
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+        raise DataError(f"the {name} {value!r} is not possible; give a number from 0 to 1")
 
 
 def _require_complete(labels: Labels) -> None:

@@ -12,13 +12,17 @@ from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError
 
 MAX_BYTES = 4 << 30  # four times the largest published file of labels
+MAX_MEMORY = 16 << 30  # as `needed` counts it: some 9 for LVIS v1, which is that file
+# Bytes that Python takes for what these marks stand for, at most: an object, a list, its entries, texts, numbers.
+_COSTS = {b"{": 80, b"[": 100, b":": 120, b'"': 40, b",": 48}
 
 
 class Document:
     """The content of one JSON file; every error names the file and the place in it.
 
-    Refused: files over `max_bytes`, nesting deeper than Python's own limit (about a thousand levels), a key
-    given twice in one object, NaN and Infinity, whole numbers of thousands of digits, and what is not JSON.
+    Refused: files over `max_bytes`, or that could take more than MAX_MEMORY, nesting deeper than Python's own limit
+    (about a thousand levels), a key given twice in one object, NaN and Infinity, whole numbers of thousands of digits,
+    and what is not JSON.
     With `keys`, everything under other keys is let go while the file is parsed: often it is most of the memory.
     """
 
@@ -71,8 +75,13 @@ class Document:
                 raise self.error("is not there, or not a plain file; check the path")
             if self.file.stat().st_size > max_bytes:
                 raise self.error(f"over the limit of {max_bytes:,} bytes; split it, or take out what is no label")
-            # Nothing here holds the bytes, so that they are gone when the text is parsed.
-            return json.loads(self.file.read_bytes(), object_pairs_hook=self._object, parse_constant=self._constant)
+            content = self.file.read_bytes()
+            if needed(content) > MAX_MEMORY:
+                words = f"its values could take over {MAX_MEMORY:,} bytes of memory"
+                raise self.error(f"{words}; split it, or take out what is no label")
+            text = content.decode(json.detect_encoding(content), "surrogatepass")
+            del content  # twice the file is enough
+            return json.loads(text, object_pairs_hook=self._object, parse_constant=self._constant)
         except OSError as error:
             raise self.error(f"cannot be read: {error.strerror or error}; check the path") from None
         except RecursionError:
@@ -89,6 +98,15 @@ class Document:
 
     def _constant(self, name: str) -> NoReturn:
         raise self.error(f"holds {name}, which is no number in JSON; write null, or leave it out")
+
+
+def needed(content: bytes) -> int:
+    """An upper bound for the bytes of memory that JSON takes as Python objects, beside its text; nothing is parsed.
+
+    >>> needed(b'[{"id": 1}, {"id": 2}]')
+    708
+    """
+    return sum(cost * content.count(mark) for mark, cost in _COSTS.items())
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

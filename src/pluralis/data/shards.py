@@ -20,13 +20,14 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from pluralis.data.image_endings import ENDINGS
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import bad_name, own_file, shown
 from pluralis.data.tar_headers import Member, members
 from pluralis.data.whole_file import whole_file
 from pluralis.errors import DataError
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_NOWHERE = (-1, 0, 0)  # the place of a member that is missing
 _VERSION = 1  # of the notes
 _MOST_SHARDS = 100_000
 _MOST_OPEN = 64  # shards at a time, in each process
@@ -41,7 +42,7 @@ def is_shards(images: str | Path) -> bool:
         return False
     tars = 0
     for entry in os.scandir(images):
-        if entry.is_dir() or entry.name.lower().endswith(ENDINGS):
+        if entry.name.lower().endswith(ENDINGS) or os.path.isdir(entry.path):  # also of a link that leads to itself
             return False
         tars += entry.name.endswith(".tar")
     return tars > 0
@@ -108,7 +109,7 @@ def read_shard(path: Path) -> tuple[Shard, list[Member]]:
 class Shards:
     """The members of several tar files by their names, which must be different.
 
-    `usual`, `find`, `locate` and `require` are those of a folder of images, so that a label file can name members as it
+    `usual`, `find`, `locate` and `tell` are those of a folder of images, so that a label file can name members as it
     would name files. The path of a member is that of its shard and its name behind it.
     """
 
@@ -116,7 +117,7 @@ class Shards:
         self.root = images
         self.shards: list[Shard] = []
         self.places: dict[str, tuple[int, int, int]] = {}  # name -> shard, first byte, count of bytes
-        self.missing: list[str] = []
+        self.missing: list[Path] = []
         for number, path in enumerate(list_shards(images)):
             shard, found = read_shard(path)
             self.shards.append(shard)
@@ -138,8 +139,8 @@ class Shards:
         """The usual spelling of `name` and its path; DataError where it is no name, a note if it is missing."""
         usual = self.usual(name)
         if usual not in self.places:
-            self.missing.append(name)
-            return usual, Path(self.root) / usual
+            self.missing.append(Path(self.root) / usual)
+            return usual, self.missing[-1]
         return usual, self.path(usual)
 
     def locate(self, names: Sequence[str]) -> ImagePaths:
@@ -149,34 +150,29 @@ class Shards:
     def path(self, name: str) -> Path:
         return self.shards[self.places[name][0]].path / name
 
-    def require(self, where: str | Path) -> None:
-        """Raise if members were missing; `where` names them."""
-        if self.missing:
-            named = ", ".join(map(shown, self.missing[:3]))
-            raise DataError(
-                f"{where}: {len(self.missing)} of the listed images are missing in {self.root}: {named}; "
-                "check the shards, or take the entries out"
-            )
+    def tell(self, found: ImagePaths, where: str | Path) -> ImagePaths:
+        """The members that were found, knowing which of them, that `where` lists, are missing."""
+        return found.lacking(self.missing, where)
 
     def files(self, names: Sequence[str]) -> ShardFiles:
         """The members of these names, in that order."""
-        places = np.array([self.places[name] for name in names], np.int64).reshape(-1, 3)
+        places = np.array([self.places.get(name, _NOWHERE) for name in names], np.int64).reshape(-1, 3)
         return ShardFiles(self.shards, list(names), places)
 
     def at(self, paths: Sequence[Path]) -> ShardFiles:
-        """The members of these paths, in that order."""
+        """The members of these paths, in that order; of one that is missing the name is its path."""
         found = {str(shard.path) for shard in self.shards}
         names = []
         for path in ImagePaths.of(paths).texts():
             ends = (match.start() + 4 for match in re.finditer(r"\.tar/", path))
-            names.append(next(path[end + 1 :] for end in ends if path[:end] in found))
+            names.append(next((path[end + 1 :] for end in ends if path[:end] in found), path))
         return self.files(names)
 
 
 class ShardFiles:
     """Members of tar files, one for each row.
 
-    `places` int64 [N, 3] holds the number of the shard, the first byte in it and the count of bytes.
+    `places` int64 [N, 3] holds the number of the shard, the first byte in it and the count of bytes, or _NOWHERE.
     """
 
     def __init__(self, shards: Sequence[Shard], names: list[str], places: npt.NDArray[np.int64]) -> None:
@@ -189,7 +185,8 @@ class ShardFiles:
 
     def name(self, row: int) -> str:
         """The path of the shard and the name in it, for messages and lists."""
-        return f"{self.shards[self.places[row, 0]].path}/{self.names[row]}"
+        shard = int(self.places[row, 0])
+        return self.names[row] if shard < 0 else f"{self.shards[shard].path}/{self.names[row]}"
 
     def origins(self) -> Iterator[str]:
         """What each row is decoded from: it changes with the shard's place, and with whatever its folder says of it."""
@@ -212,6 +209,8 @@ class ShardFiles:
     def content(self, row: int) -> bytes:
         """The bytes of one row's file."""
         shard, offset, size = self.places[row].tolist()
+        if shard < 0:
+            raise DataError(f"image {shown(self.names[row])} is not in the shards; pack it, or leave it out")
         try:
             file = self._open(shard)  # named, so that it stays open until the bytes are read
             content = os.pread(file.fileno(), size, offset)  # moves no position: threads may share it

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import numpy as np
 from pluralis.config import DataPart, SelectPart
 from pluralis.data import protocols
 from pluralis.data.dataset import Dataset, Hints
-from pluralis.data.formats import FORMATS, coco, read, voc
+from pluralis.data.formats import FORMATS, coco, read, read_listed, read_options, voc
+from pluralis.data.formats.options import fit_options
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, TensorImages
@@ -60,29 +63,42 @@ class Split:
         return digest.hexdigest()
 
 
-def load_source(part: DataPart, say: Say = warnings.warn) -> Source:
-    """Everything that the recipe's format finds, labels as given; `say` is told what is left out."""
+def load_source(part: DataPart, say: Say = warnings.warn, missing: bool = False) -> Source:
+    """Everything that the recipe's format finds, labels as given; `say` is told what is left out.
+
+    With `missing` images may be there whose files are not.
+    """
     if part.format == "scenes":
         from pluralis.data.scenes import make_scenes
 
-        unknown = set(part.options) - {"split", "count", "seed", "size"}
-        if unknown:
-            raise DataError(f"format 'scenes' has no option {min(unknown)!r}; it has split, count, seed, size")
-        scenes = make_scenes(**{"split": "train", "count": 2000, **part.options})
+        options = {"split": "train", "count": 2000, **part.options}
+        scenes = make_scenes(**fit_options("scenes", make_scenes, 0, options))
         return Source(TensorImages(scenes.images), Labels.from_dense(scenes.truth, scenes.classes))
-    found = load_dataset(part, say)
+    found = load_dataset(part, say, missing)
     return Source(pictures(part.images, found.images), found.labels, found.hints)
 
 
-def load_dataset(part: DataPart, say: Say = warnings.warn) -> Dataset:
+def load_dataset(part: DataPart, say: Say = warnings.warn, missing: bool = False) -> Dataset:
     """What the reader of the recipe's format gives; the labels may lie elsewhere than the images."""
     path, options = _place(part)
-    found = read(part.format, path, **options)
+    found = (read_listed if missing else read)(part.format, path, **options)
     if len(found.labels) == 0:
-        raise DataError(f"{path} lists no image: there is nothing to train on")
+        raise DataError(f"{'; '.join(found.notes) or f'{path} lists no image'}: there is nothing to train on")
     for note in found.notes:
         say(note)
     return found
+
+
+def place_of(part: DataPart) -> str:
+    """A text that is the same for the same data in the same place."""
+    places = [os.path.abspath(place) if place else "" for place in (part.images, part.labels)]
+    return json.dumps([part.format, *places, part.options], sort_keys=True, default=str)
+
+
+def other_data(part: DataPart, values: Mapping[str, Any]) -> DataPart:
+    """The part with `values` of other images, whose label file is not that of these where they have another format."""
+    own = {"labels": ""} if values.get("format", part.format) != part.format else {}
+    return replace(part, **{**own, **values})
 
 
 def without_hints(part: DataPart) -> DataPart:
@@ -99,12 +115,17 @@ def _place(part: DataPart) -> tuple[Path, dict[str, Any]]:
     reader = inspect.signature(FORMATS[part.format].read).parameters if part.format in FORMATS else {}
     if "images" in reader and reader["images"].default is inspect.Parameter.empty and not part.labels:
         raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
-    if part.labels and "images" in reader:
+    if part.labels and reader and "images" not in reader:
+        raise DataError(
+            f"format {part.format!r} has no label file, so {part.labels} would not be read: leave out --labels"
+            " (data.labels), or name its format (--format)"
+        )
+    if part.labels:
         path, options = Path(part.labels), {"images": Path(part.images), **options}
     reserved = {"path", "format"} & options.keys()
     if reserved:
         raise DataError(f"data.options has no {min(reserved)!r}: name the data with data.images and data.labels")
-    return path, options
+    return path, read_options(part.format, options)
 
 
 def load_split(part: DataPart, select: SelectPart, say: Say = warnings.warn) -> Split:
@@ -131,7 +152,7 @@ def load_split(part: DataPart, select: SelectPart, say: Say = warnings.warn) -> 
         if held is not None and both is not None:
             left = _labelled_rows(held)
             held, both = held.select(left), (both[0].select(left), both[1].select(left))
-    test = load_source(replace(without_hints(part), **{"test": {}, **part.test}), say) if part.test else None
+    test = load_source(other_data(without_hints(part), {"test": {}, **part.test}), say) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
         _refuse_overlap(source, test)
@@ -145,7 +166,7 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
     if summary.known_ratio < 1:
         raise DataError(
             f'data.protocol = "{part.protocol}" needs every label to be known, but {1 - summary.known_ratio:.1%} are'
-            ' unknown: use data.protocol = "as-given"'
+            f" unknown: {_how_to_complete(part)} (to train on labels as they are, leave data.protocol as-given)"
         )
     if part.protocol == "single-positive":
         return protocols.single_positive(labels, part.draw_seed)
@@ -164,6 +185,17 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
     if part.protocol == "pick-area":
         return protocols.pick(labels, load_areas(part, labels), part.draw_seed)
     return labels
+
+
+def _how_to_complete(part: DataPart) -> str:
+    """What leaves no label unknown in the part's format."""
+    if part.format == "cub":
+        return "take what was written of parts that are not visible with --set data.options.not_visible=as-given"
+    reader = inspect.signature(FORMATS[part.format].read).parameters if part.format in FORMATS else {}
+    ways = ["--set data.options.difficult=absent"] if "difficult" in reader else []
+    if "unlisted" in reader and (part.format != "voc" or part.options.get("source") == "xml"):
+        ways.append("--unlisted absent")
+    return f"if they are absent, say so with {' and '.join(ways)}" if ways else "give complete labels"
 
 
 def load_areas(part: DataPart, labels: Labels) -> np.ndarray:

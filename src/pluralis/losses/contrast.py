@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pluralis.errors import LabelError
+from pluralis.losses.base import VARIANTS
 from pluralis.losses.fused import contrast_fits, contrast_rows, fusible, unit_contrast
 from pluralis.params import choice
 
-VARIANTS = ("paper", "released")
 _NEVER = -1e30  # a similarity that takes no part in a sum of exponentials; −inf would give NaN where all are left out
 _ALONE = -2  # a class that nobody has
 _EPS = 1e-12  # what is shorter is divided by this, as in `F.normalize`

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis.labels import Labels
@@ -78,9 +77,11 @@ class CSL(PriorLoss):
     or one for each class; the paper takes it from a model that was trained without unknown labels. Without it the
     observed frequencies, scaled to `k` labels an image; where there are no training labels either, no class is common.
 
-    The defaults are the paper's, for data with many classes; with few they would leave every unknown label out. So
-    `likely` is never more than a quarter of the classes, and where the mean prior is above `max_prior`, so that a class
-    like any other would be common, twice that mean takes its place (one prior for all then makes none common).
+    The defaults are the paper's, for data with many classes; with few they would leave every unknown label out, or so
+    many that the rest are all low. So `likely` is never more than a sixteenth of the classes: the paper's 5 from 80
+    classes on, as many as COCO has, 1 for 4 to 31, and none for fewer. And where the mean prior is above `max_prior`,
+    so that a class like any other would be common, twice that mean takes its place (one prior for all then makes none
+    common).
 
     >>> import torch
     >>> CSL(likely=0, prior=0.0)(torch.zeros(1, 2), torch.tensor([[1, 0]]))
@@ -118,13 +119,13 @@ class CSL(PriorLoss):
         if len(self.common):
             self._check(classes)
         common = self.common if len(self.common) else None
-        likely = min(self.likely, classes // 4)
+        likely = min(self.likely, max(classes // 16, 1), classes // 4)
         return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, likely, common)
 
     def _common(self) -> Tensor:
         """[C] bool, or as long as `class_prior` is."""
-        priors = self.class_prior
-        return priors > 2 * F.threshold(priors.mean(), self.max_prior, self.max_prior / 2)
+        mean = self.class_prior.mean()
+        return self.class_prior > torch.where(mean > self.max_prior, 2 * mean, self.max_prior)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.losses.pointwise import check_inputs
+from pluralis.losses.pointwise import check_inputs, reduce
 
 Part = Callable[[Tensor], Tensor]
 """A function of the logits, entry by entry."""
@@ -51,10 +51,7 @@ class Framework:
         k, v = self.k(z.detach()), self.v(z.detach())
         unknown = v * (k * self.loss2(z) + (1 - k) * self.loss3(z))
         absent = (self.loss0 or negative)(z)
-        loss = torch.where(labels > 0, self.loss1(z), torch.where(labels < 0, absent, unknown))
-        if reduction == "none":
-            return loss
-        return loss.mean() if reduction == "mean" and loss.numel() else loss.sum()
+        return reduce(torch.where(labels > 0, self.loss1(z), torch.where(labels < 0, absent, unknown)), reduction)
 
     @classmethod
     def en(cls, tau: float | Tensor) -> Framework:
@@ -89,7 +86,10 @@ class Framework:
 
     @classmethod
     def splc(cls, tau: float = 0.6, margin: float = 1.0, gamma: float = 2.0, lam: float = 1.5) -> Framework:
-        """Focal margin + SPLC: unknown labels with p > τ are present, those below take Hill. Zhang et al., 2021."""
+        """Focal margin + SPLC: unknown labels with p > τ are present, those below take Hill.
+
+        It is `functional.splc` with `variant="hill"`; the authors of SPLC (Zhang et al., 2021) have focal loss there.
+        """
         up = partial(_focal_margin, margin=margin, gamma=gamma)
         down = partial(_hill, lam=lam)
         return cls(lambda z: 1 - _below(z, tau), torch.ones_like, loss1=up, loss2=up, loss3=down)

@@ -5,25 +5,18 @@ Every function here has a twin in PyTorch, which runs everywhere else and in flo
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
-
 import torch
 from torch import Tensor
 
 from pluralis.losses.quadrature import rule_table
+from pluralis.triton_there import has_triton
 
 
 def fusible(x: Tensor) -> bool:
     """Computed in float32 on the current GPU, where Triton starts its kernels, and Triton is there."""
     if torch.compiler.is_compiling() or not x.is_cuda or x.dtype == torch.float64:
         return False
-    return x.device.index == torch.cuda.current_device() and _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return x.device.index == torch.cuda.current_device() and has_triton()
 
 
 def one_rows(z: Tensor, y: Tensor, nodes: int, a: float, absent: bool, slope: bool) -> tuple[Tensor, Tensor | None]:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from pluralis.losses.base import VARIANTS, Loss
-from pluralis.losses.kernels import power, softplus, where_present
+from pluralis.losses.kernels import CERTAIN, power, softplus, where_present
 from pluralis.losses.pointwise import pointwise
 from pluralis.params import choice, number, whole
 
 LAMBDA = 1.5
-_CERTAIN = 1e9  # added to a logit it leaves no doubt, whatever that was
+SPLC_VARIANTS = ("released", "hill")
 PAPER = "Zhang et al.: Simple and Robust Loss Design for Multi-Label Learning with Missing Labels, 2021"
 
 
@@ -46,24 +46,24 @@ def splc(
     margin: float = 1.0,
     gamma: float = 2.0,
     correct: bool = True,
-    variant: str = "paper",
+    variant: str = "released",
     reduction: str = "mean",
 ) -> Tensor:
     """Focal margin loss with self-paced correction: an unknown label with p > τ counts as present in this step.
 
-    L = (1/NC) Σ  loss⁺                                     y = +1
-                  1(p ≤ τ) loss⁻ + 1(p > τ) loss⁺           y = 0, or loss⁻ alone unless `correct`
-                  −log(1−p)                                 y = −1, never corrected (not in the paper)
-    loss⁺ = (1−p_m)^γ (−log p_m), p_m = σ(z − m); loss⁻ = (λ−p) p², λ = 1.5.
-    Zhang et al., 2021, as in Table 1 and Eq. 25 of Chen et al., IJCAI 2024. `variant="released"`: as the published
-    code, loss⁻ = p^γ (−log(1−p)), and corrected labels have no margin.
+    L = (1/NC) Σ  (1−p_m)^γ (−log p_m)                                       y = +1, with p_m = σ(z − m)
+                  1(p ≤ τ) p^γ (−log(1−p)) + 1(p > τ) (1−p)^γ (−log p)       y = 0, or the first alone unless `correct`
+                  −log(1−p)                                                  y = −1, never corrected (not in the paper)
+    Zhang et al., 2021, as in the code that they released; they take the sum. `variant="hill"`: as in Table 1 and
+    Eq. 25 of Chen et al., IJCAI 2024, (λ−p) p² with λ = 1.5 where p ≤ τ, and the margin for corrected labels too.
 
     >>> import torch
     >>> splc(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2), reduction="none")
-    tensor([[0.1733, 0.2500]])
+    tensor([[0.0227, 0.1733]])
     """
+    choice("loss splc", "variant", variant, SPLC_VARIANTS)
     threshold = math.log(tau / (1 - tau)) if correct else math.inf
-    kernel = partial(_splc, threshold=threshold, margin=margin, gamma=gamma, released=variant == "released")
+    kernel = partial(_splc, threshold=threshold, margin=margin, gamma=gamma, hill=variant == "hill")
     return pointwise(kernel, logits, labels, reduction)
 
 
@@ -94,9 +94,11 @@ class Hill(Loss):
 class SPLC(Loss):
     """Self-paced loss correction from `start_epoch` on (see `functional.splc`); epochs count from 0.
 
+    The default is the formula of its authors' code; `variant="hill"` is how Chen et al., IJCAI 2024, describe it.
+
     >>> import torch
     >>> SPLC()(torch.zeros(1, 2), torch.tensor([[1, 0]]), epoch=1)
-    tensor(0.4759)
+    tensor(0.4376)
     """
 
     paper = PAPER
@@ -107,14 +109,14 @@ class SPLC(Loss):
         margin: float = 1.0,
         gamma: float = 2.0,
         start_epoch: int = 1,
-        variant: str = "paper",
+        variant: str = "released",
     ) -> None:
         super().__init__()
         self.tau = number("loss splc", "tau", tau, above=0.0, below=1.0)
         self.margin = number("loss splc", "margin", margin, low=0.0)
         self.gamma = number("loss splc", "gamma", gamma, low=0.0)
         self.start_epoch = whole("loss splc", "start_epoch", start_epoch)
-        self.variant = choice("loss splc", "variant", variant, VARIANTS)
+        self.variant = choice("loss splc", "variant", variant, SPLC_VARIANTS)
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         correct = epoch >= self.start_epoch
@@ -127,14 +129,14 @@ def _hill(z: Tensor, y: Tensor, slope: bool, lam: float, margin: float, gamma: f
 
 
 def _splc(
-    z: Tensor, y: Tensor, slope: bool, threshold: float, margin: float, gamma: float, released: bool
+    z: Tensor, y: Tensor, slope: bool, threshold: float, margin: float, gamma: float, hill: bool
 ) -> tuple[Tensor, Tensor | None]:
     observed = present = where_present(z, y)
     if threshold < math.inf:
         # A known label outweighs every logit.
-        present = torch.add(z, y.sign(), alpha=_CERTAIN)
+        present = torch.add(z, y.sign(), alpha=CERTAIN)
         present = torch.gt(present, threshold, out=present)
-    lam, shifted = (None, observed) if released else (LAMBDA, present)
+    lam, shifted = (LAMBDA, present) if hill else (None, observed)
     return _mixed(z, y, present, shifted, slope, lam, margin, gamma)
 
 
@@ -168,7 +170,7 @@ def _mixed(
     loss = weight * value
     if not slope:
         return loss, None
-    rest = wrong.add_(absent, alpha=_CERTAIN).neg_().sigmoid_()  # without a part in what is absent
+    rest = wrong.add_(absent, alpha=CERTAIN).neg_().sigmoid_()  # without a part in what is absent
     growth = log_rest.mul_(gamma)
     if lam is not None:
         growth = x.mul(-3).add_(2 * lam).lerp_(growth, known)

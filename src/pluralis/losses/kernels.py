@@ -20,6 +20,7 @@ from pluralis.errors import LabelError
 from pluralis.losses.pointwise import check_inputs
 
 LOG2E = 1 / math.log(2)
+CERTAIN = 1e9  # added to a logit it leaves no doubt, whatever that was
 
 
 def log_sigmoid(x: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope:
     logits, shape = logits.detach(), logits.shape
     if torch.compiler.is_compiling() or logits.device.type != "cpu" or logits.numel() <= ENTRIES_PER_BLOCK:
         loss, slopes = kernel(logits.to(dtype), labels, slope)
-        return _reduce(loss, reduction), None if slopes is None else slopes.to(logits.dtype)
+        return reduce(loss, reduction), None if slopes is None else slopes.to(logits.dtype)
 
     logits, labels = logits.reshape(-1), labels.reshape(-1)
     derivative = torch.empty_like(logits) if slope else None
@@ -129,10 +129,11 @@ def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope:
     derivative = None if derivative is None else derivative.reshape(shape)
     if losses is not None:
         return losses.reshape(shape), derivative
-    return _reduce(torch.stack(sums), "sum") / (len(logits) if reduction == "mean" else 1), derivative
+    return torch.stack(sums).sum() / (len(logits) if reduction == "mean" else 1), derivative
 
 
-def _reduce(loss: Tensor, reduction: str) -> Tensor:
+def reduce(loss: Tensor, reduction: str) -> Tensor:
+    """The mean, the sum, or the losses themselves; of nothing the mean is 0."""
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" and loss.numel() else loss.sum()

@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.losses.pointwise import check_inputs
+from pluralis.losses.pointwise import check_inputs, reduce
 
-VARIANTS = ("paper", "released")
 ABSENT = ("unlabelled", "cross-entropy")
-FORMS = ("logits", "probabilities")
+NO_POSITIVE = ("keep", "skip")
 
 # 1/τ multiplies every gradient of a class, and Eq. 13 lets it grow without bound where the logits of a class hardly
 # differ: a head that starts from zero, a column that bfloat16 rounds to one number. The smallest temperature that the
@@ -48,26 +47,31 @@ def variational(
     positives_in_u: bool = True,
     absent: str = "unlabelled",
     variant: str = "paper",
+    no_positive: str = "keep",
     reduction: str = "mean",
 ) -> Tensor:
     """The variational loss of positive-unlabelled learning, with re-balance factor and temperature.
 
     L_c = p_c^γ · log( 1/|U_c| Σ_{U_c} σ(s/τ_c) ) − 1/|P_c| Σ_{P_c} log σ(s/τ_c),   p_c = 1/|U_c| Σ_{U_c} σ(s)
     Yuan et al., "Positive Label Is All You Need for Multi-Label Classification", 2023, Eqs. 7, 11, 14; with γ = 0 and
-    τ = 1 it is vPU, Chen et al., NeurIPS 2020, Eq. 6. p_c^γ is without gradient. A class without a positive in the
-    batch keeps the U term alone, and a class with an empty U_c the P term.
+    τ = 1 it is vPU, Chen et al., NeurIPS 2020, Eq. 6. p_c^γ is without gradient. A class with an empty U_c keeps the P
+    term. For a class without a positive in the batch the equation is undefined (in vPU every batch has positives):
+    `no_positive="keep"` keeps the U term alone, as PU-MLC's published code, which pulls all of the class down at each
+    such step; with "skip" L_c = 0 in this step.
 
     logits, labels: [N, C]; `tau` is a number or [C]. U_c is all rows, or with `positives_in_u=False` those where the
     class is not known to be present. Verified absent labels (−1) are part of U_c, since the method drops what is known
     of them; `absent="cross-entropy"` keeps them there, so that U_c stays a sample of all images, and adds
-    −1/|N_c| Σ_{N_c} log(1 − σ(s/τ_c)) over the rows N_c where the class is known to be absent.
+    −1/|N_c| Σ_{N_c} log(1 − σ(s/τ_c)) over the rows N_c where the class is known to be absent, skipped or not.
     `variant="released"` takes p_c of the tempered logits and floors every probability at 1e-10 as the published code.
     The paper sums over the classes; "mean" divides by C, so that the loss has the scale of the others, "sum" is the
-    paper's and "none" gives [C].
+    paper's and "none" gives [C]. Skipped classes count in C: what a class adds does not depend on the others.
 
     >>> z = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
     >>> variational(z, torch.tensor([[1, 0], [0, 0]]), reduction="none")      # log ½ − log ½, log ½
     tensor([ 0.0000, -0.6931])
+    >>> variational(z, torch.tensor([[1, 0], [0, 0]]), no_positive="skip")    # of the second class nothing is left
+    tensor(0.)
     """
     check_inputs(logits, labels, reduction)
     z = _wide(logits)
@@ -80,9 +84,11 @@ def variational(
     balance = (gamma * log_share.detach()).exp()
     log_positive = _floor(_mean(_floor(log_p, variant), present), variant)
     loss = balance * _floor(log_mean, variant) - log_positive
+    if no_positive == "skip":
+        loss = loss * present.any(0)  # not `where`: a logit that is not a number shall be seen
     if absent == "cross-entropy":
         loss = loss - _mean(F.logsigmoid(-z / tau), labels < 0)
-    return _reduce(loss, reduction)
+    return reduce(loss, reduction)
 
 
 def mixup(
@@ -117,7 +123,7 @@ def mixup(
         log_r = F.logsigmoid(z).masked_fill(labels > 0, 0.0)
         target = torch.logaddexp(log_r[first] + _log(mu), log_r[second] + _log(1 - mu))
     gap = _floor(target, variant) - _floor(F.logsigmoid(_wide(mixed)), variant)
-    return _reduce(gap.square().sum(0) / max(len(gap), 1), reduction)
+    return reduce(gap.square().sum(0) / max(len(gap), 1), reduction)
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -146,9 +152,3 @@ def _log_mean_exp(values: Tensor, chosen: Tensor) -> Tensor:
     # An empty column is left whole and thrown away afterwards: the gradient of log 0 would be NaN.
     total = values.masked_fill(some & ~chosen, -torch.inf).logsumexp(0)
     return torch.where(some, total - chosen.sum(0).clamp(min=1).to(total.dtype).log(), 0.0)
-
-
-def _reduce(loss: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return loss
-    return loss.mean() if reduction == "mean" and loss.numel() else loss.sum()

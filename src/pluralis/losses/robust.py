@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from pluralis.losses.base import VARIANTS, Loss
 from pluralis.losses.framework import Framework
-from pluralis.losses.kernels import LOG2E, log_sigmoid
+from pluralis.losses.kernels import CERTAIN, LOG2E, log_sigmoid
 from pluralis.losses.pointwise import pointwise
 from pluralis.params import choice, flag, number
 
 TRAINABLE = ("none", "beta", "alpha", "both")
-_CERTAIN = 1e9  # a logit that saturates the sigmoid whatever is added to it
-_NEVER = -1e4  # one that makes k̂ = 0
+_NEVER = -1e4  # a logit that makes k̂ = 0
 
 
 def gr(
@@ -62,8 +61,8 @@ class GR(Loss):
     mu0, sigma0, "both" all four: one number each for all classes, the gradient going through k̂ and v but not through
     the p in them (Sec. 3.3). They learn at `lr_factor` times the learning rate, as published heads do, and without
     weight decay. Nothing in the loss holds v up: ∂L/∂log σ = Σ v·(k̂·L2 + (1−k̂)·L3)·(p−μ)²/σ² / NC is never negative,
-    and μ moves away from the p of the unknown labels. So the rate decides how far v has fallen at the end: at 10
-    times it is 0.8 on the digit scenes, at 100 times 0.02 after one epoch, and then only positives are learnt.
+    and μ moves away from the p of the unknown labels. So the rate decides how far v has fallen at the end, and where it
+    has fallen to 0 only positives are learnt.
 
     >>> loss = GR(wT=10, bT=-8)                                 # for COCO
     >>> loss.at(epoch=4, epochs=8)
@@ -163,7 +162,7 @@ def _gr(
     p, rest = z.sigmoid(), z.neg().sigmoid_()
     distance = (p - mu).square_()
     v = distance.addcmul_(distance, known, value=-1).mul_(-0.5 * LOG2E / sigma**2).exp2_()  # 1 where known
-    k = (p * w).add_(b).add_(sign, alpha=_CERTAIN).sigmoid_()  # exactly 1 or 0 where known
+    k = (p * w).add_(b).add_(sign, alpha=CERTAIN).sigmoid_()  # exactly 1 or 0 where known
     up = k.mul_(v)
     down = v.sub_(up)
 

@@ -78,11 +78,13 @@ def selection_posterior(
 
     r_j = p_j ∫ t Π_{k∈U∖j} (1 − p_k (1−t)) dπ(t) / ∫ Π_{k∈U} (1 − p_k (1−t)) dπ(t), in the words of `selection`; for
     a rate it is p (1−ρ)/(1 − ρp). A row without any written label keeps its p if nobody looked ("skip"). No graph.
+    A rate may lie on another device than the logits.
 
     >>> selection_posterior(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))          # (1/2·1/2)/(1/2·1/2 + 1/2·1)
     tensor([[1.0000, 0.3333, 0.0000]])
     """
     check_batch(logits, labels)
+    rate = rate.to(logits.device) if isinstance(rate, Tensor) else rate
     kernel = _kernel(mechanism, rate, a, unlabelled, posterior=True)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     found = walk_rows(kernel, wide, labels)[1]
@@ -152,6 +154,11 @@ class Selection(Loss):
         if self.mechanism == "one":
             raise RecipeError(f'{_OWNER}: one label was picked, so there is no rate; set mechanism = "rate"')
         return torch.tensor([self.rate])
+
+    def how_written(self) -> dict[str, Any]:
+        """Keywords of `selection_posterior`: how labels come to be written, a learned rate as it is now."""
+        rate = self.rate if self.rate_logit is None else self.rates()
+        return {"mechanism": self.mechanism, "rate": rate, "a": self.a, "unlabelled": self.unlabelled}
 
     def figures(self) -> dict[str, float]:
         """A learned rate and its standard error; of several their mean, whose error takes them as independent."""

@@ -6,11 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from pluralis.errors import RecipeError, nearest
-from pluralis.labels import Labels
 from pluralis.losses import LOSSES, create_loss
 from pluralis.method import LossMethod, Method, Setup
 from pluralis.methods.cls import CLS
@@ -23,8 +19,10 @@ from pluralis.methods.penalty import L1R, L2R
 from pluralis.methods.pu_mlc import PUMLC, VPU
 from pluralis.methods.relabel import Relabel
 from pluralis.methods.role import Role
+from pluralis.methods.start import START_BIASES as START_BIASES
+from pluralis.methods.start import start_heads as start_heads
+from pluralis.methods.start import start_values as start_values
 
-START_BIASES = ("zero", "log-odds")
 SYSTEMS: dict[str, Callable[..., Method]] = {
     "cls": CLS,
     "co-teaching": CoTeaching,
@@ -62,15 +60,6 @@ def create_method(name: str, setup: Setup, params: dict[str, Any] | None = None)
     return method
 
 
-def start_heads(method: Method, labels: Labels, bias: str) -> None:
-    """Show every head the labels, and set its starting bias: `zero`, or the `log-odds` of the observed frequencies."""
-    if bias not in START_BIASES:
-        raise RecipeError(f"method.start_bias is {bias!r}; it must be method, {' or '.join(START_BIASES)}")
-    for _, net in method.networks():
-        net.head.start(labels)
-        net.head.set_bias(start_values(labels, bias))
-
-
 def every_method() -> dict[str, Any]:
     """Name -> class of a loss or of a system."""
     return {**LOSSES, **SYSTEMS}
@@ -81,18 +70,6 @@ def method_class(name: str) -> Any:
     if name not in every:
         raise RecipeError(f"there is no method {name!r}; {nearest(name, every)}")
     return every[name]
-
-
-def start_bias_of(name: str) -> str:
-    return str(method_class(name).start_bias)
-
-
-def start_values(labels: Labels, bias: str) -> Tensor:
-    """[C] zeros, or the log-odds of each class's observed frequency, with half a count added to each side."""
-    if bias == "zero":
-        return torch.zeros(len(labels.classes))
-    counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
-    return torch.log((counts + 0.5) / (len(labels) - counts + 0.5)).float()
 
 
 def describe_methods() -> list[dict[str, Any]]:

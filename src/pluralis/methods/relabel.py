@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,9 @@ from torch import Tensor
 from pluralis import distributed
 from pluralis.errors import RecipeError
 from pluralis.evaluate import calibrate
-from pluralis.losses import LOSSES, create_loss, selection_posterior
-from pluralis.method import Batch, Clock, Method, PredictTrain, Setup
+from pluralis.losses import LOSSES, Loss, Selection, create_loss, selection_posterior
+from pluralis.method import Batch, Clock, Method, PredictTrain, Setup, loss_group
+from pluralis.methods.start import start_values
 from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
 from pluralis.state import Kept, LabelState
@@ -24,22 +26,31 @@ _NAME = "method relabel"
 class Relabel(Method):
     """Relabelling: a network learns the written labels and says how likely every other is; a fresh one learns that.
 
-    The first stage trains with `loss`. At the start of each of `rounds` further stages the training images are looked
-    at with many `views` (see `pluralis.views`; `crop_weight` is the share of the crops), and every unknown label gets
-    its chance r of being present given what was written (`selection_posterior`). Then the network starts anew, from
-    its first weights, on
+    The first stage trains with `loss` and its parameters `loss_params`. At the start of each of `rounds` further stages
+    the training images are looked at with many `views` (see `pluralis.views`; `crop_weight` is the share of the crops),
+    and every unknown label gets its chance r of being present given what was written (`selection_posterior`). Then the
+    network starts anew, from its first weights (but see below for the head's bias), on
 
         L = −(1/NC) Σ [ t log p + (1−t) log(1−p) ],   t = 1 on written labels, 0 on verified absent ones, r on the rest.
 
-    Many views see more than the one that was trained on, which is what the second network learns from the first. Where
-    the loss is not `selection`, logits are calibrated first, by two numbers under which the written labels are most
-    likely. Each stage trains as long as the plan says.
+    Many views see more than the one that was trained on, which is what the second network learns from the first. Each
+    stage trains as long as the plan says.
+
+    How labels came to be written is a matter of the loss. After `selection`, r is by its mechanism, rate, a and
+    unlabelled, such as loss_params = {mechanism = "rate"}; a rate that it learned is the one at the end of its stage,
+    and no student moves it. Any other loss says nothing of that: its logits are calibrated first, by two numbers under
+    which the written labels are most likely, and r is by one picked label. A row without any then keeps its calibrated
+    p, as if nobody had looked; where somebody did, `selection` with unlabelled = "absent" is right.
+
+    A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
+    log-odds whatever the loss is, unless a bias is stated.
 
     Options, all off by default; they combine:
 
     folds    k ≥ 2 teachers in place of one, each in a stage of its own: teacher j leaves the labels of one in k rows
              out of its loss (they weigh 0; drawn by the seed, `fold`) and then labels these rows and no others, so
-             that no network is asked about labels that it learned. k + `rounds` stages.
+             that no network is asked about labels that it learned. k + `rounds` stages. What the loss itself learns
+             starts anew with each teacher too; students go by the last one's rate.
     student  "strong": students see the strong view (RandAugment and Cutout, `data/randaugment.py`) in place of the one
              that the plan names, teachers do not.
     refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
@@ -58,8 +69,8 @@ class Relabel(Method):
     """
 
     paper = "ours: the likelihood of a pick, and one round of labels from many views"
-    start_bias = "log-odds"
-    memory = ("soft.", "first.", "first_peer.", "fold")
+    start_bias = Selection.start_bias  # of the default loss: another brings its own
+    memory = ("soft.", "first.", "first_peer.", "first_loss.", "fold", "loss.tally.")
 
     fold: Tensor
     taught: Tensor
@@ -68,6 +79,7 @@ class Relabel(Method):
         self,
         setup: Setup,
         loss: str = "selection",
+        loss_params: dict[str, Any] | None = None,
         views: str = "thorough",
         crop_weight: float = 0.25,
         rounds: int = 1,
@@ -77,7 +89,8 @@ class Relabel(Method):
         pair: bool = False,
     ) -> None:
         super().__init__()
-        self.calibrated = choice(_NAME, "loss", loss, LOSSES) != "selection"
+        teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
+        self.start_bias, self.batch_coupled = teaching.start_bias, teaching.batch_coupled
         looked = VIEWS[choice(_NAME, "views", views, VIEWS)]
         weight = number(_NAME, "crop_weight", crop_weight, low=0.0, high=1.0)
         self.looks = replace(looked, crop_weight=weight) if looked.crop_weight else looked
@@ -89,14 +102,14 @@ class Relabel(Method):
         self.labels = setup.labels
         self.net = setup.make_net()
         self.peer = setup.make_net() if flag(_NAME, "pair", pair) else None
-        self.loss = create_loss(loss)
+        self.loss = teaching
         if setup.labels is not None:
             self.loss.start(setup.labels)
-        self.batch_coupled = self.loss.batch_coupled
         self.soft = LabelState(setup.rows, setup.classes)
         self.first = Kept(self.net)
         if self.folds:
             self.register_buffer("fold", torch.zeros(setup.rows, dtype=torch.uint8))
+            self.first_loss = Kept(self.loss)
         if self.peer is not None:
             self.first_peer = Kept(self.peer)
             self.register_buffer("taught", torch.tensor(False))  # whether the networks are students already
@@ -116,9 +129,15 @@ class Relabel(Method):
             return
         self._relabel(clock.stage, predict_train)
         self.first.put_back(self.net)
-        if self.peer is not None and clock.stage >= self.teachers:
+        if clock.stage < self.teachers:
+            self.first_loss.put_back(self.loss)
+            return
+        if self.peer is not None:
             self.first_peer.put_back(self.peer)
             self.taught.fill_(True)
+        assert self.labels is not None
+        for _, student in self.networks():
+            student.head.set_bias(start_values(self.labels, self.restart_bias))
 
     def _relabel(self, stage: int, predict_train: PredictTrain) -> None:
         """By the network of the stage before: all rows, or those of the fold that it did not learn."""
@@ -129,10 +148,14 @@ class Relabel(Method):
         else:
             rows, logits = torch.arange(len(self.labels)), predict_train(views=self.looks)
         given = torch.from_numpy(self.labels.dense(rows.numpy()))
-        if self.calibrated:
+        if not isinstance(self.loss, Selection):
             scale, _ = calibrate(logits, given)
             logits = scale.a * logits + scale.b
-        self.soft.fill(selection_posterior(logits, given), given == 0, stage, rows)
+        self.soft.fill(self._posterior(logits, given), given == 0, stage, rows)
+
+    def _posterior(self, logits: Tensor, labels: Tensor) -> Tensor:
+        how = self.loss.how_written() if isinstance(self.loss, Selection) else {}
+        return selection_posterior(logits, labels, **how)
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         if clock.stage < self.teachers:
@@ -143,7 +166,7 @@ class Relabel(Method):
         logits = [net(batch.views[0]).float() for net in students]
         last = clock.stage + 1 == self.teachers + self.rounds
         moves = self.refresh > 0 and last and 2 * clock.epoch >= clock.epochs
-        seen = [selection_posterior(z.detach(), batch.labels) for z in logits if moves or len(logits) > 1]
+        seen = [self._posterior(z.detach(), batch.labels) for z in logits if moves or len(logits) > 1]
         if moves:
             mine = len(soft) if batch.weight else 0  # at weight 0 the row is another process's
             self._moved = batch.index[:mine], soft.lerp(torch.stack(seen).mean(0), self.refresh)[:mine]
@@ -159,10 +182,10 @@ class Relabel(Method):
             return self.loss(logits, labels, epoch=clock.epoch, epochs=clock.epochs)
         # Of the rows that are left in the batch, with the weight that each has in the whole of it.
         rows = (self.fold[batch.index] != clock.stage).nonzero().flatten()
-        if len(rows) == 0:
-            return logits[rows].sum()
-        loss = self.loss(logits[rows], labels[rows], epoch=clock.epoch, epochs=clock.epochs)
-        return loss * (len(rows) / len(labels))
+        share = len(rows) / len(labels)
+        if share == 0:  # a row of which nothing is known: other processes may wait for what the loss adds up over all
+            rows, labels = torch.zeros_like(batch.index[:1]), torch.zeros_like(labels)
+        return share * self.loss(logits[rows], labels[rows], epoch=clock.epoch, epochs=clock.epochs)
 
     def after_step(self, clock: Clock) -> None:
         if self._moved is None:
@@ -171,9 +194,25 @@ class Relabel(Method):
         self._moved = None
         self.soft.fill(values, self.soft(rows)[1], clock.stage, rows)
 
+    def figures(self) -> dict[str, float]:
+        """What the loss learned; in the later stages, what is used of it."""
+        return self.loss.figures()
+
+    def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
+        return loss_group(super().param_groups(stage), self.loss)
+
     def predict(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)
         return logits if self.peer is None or not self.taught else (logits + self.peer(x)) / 2
+
+
+def _loss(name: str, params: dict[str, Any]) -> Loss:
+    if not isinstance(params, dict) or not all(isinstance(key, str) for key in params):
+        raise RecipeError(f"{_NAME}: loss_params is {params!r}; give a table of parameters of the loss {name}")
+    try:
+        return create_loss(name, **params)
+    except RecipeError as error:
+        raise RecipeError(f"{_NAME}: loss_params: {error}") from error
 
 
 def _folds(folds: int, setup: Setup) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pluralis.data.dataset import Dataset
+from pluralis.data.dataset import Dataset, require_files
 from pluralis.data.formats import (
     coco,
     csv,
@@ -26,6 +25,7 @@ from pluralis.data.formats import (
     voc,
 )
 from pluralis.data.formats.hints_file import read_hints, write_hints
+from pluralis.data.formats.options import fit_option, fit_options
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -64,10 +64,18 @@ def read(format: str, path: str | Path, **options: Any) -> Dataset:
     Rows are sorted by image id, unless the reader says that the order of its files is a published one.
     With every format `hints` may name a file of hints, as `write_hints` writes it: they are kept beside the labels.
     """
-    reader = _entry(format).read
-    hints = options.pop("hints", None)
-    _check_options(format, reader, (path,), options)
-    found = reader(path, **options)
+    found = read_listed(format, path, **options)
+    require_files(found.images)
+    return found
+
+
+def read_listed(format: str, path: str | Path, **options: Any) -> Dataset:
+    """As `read`, but images may be missing, which `ImagePaths.missing` tells: for those who leave them out."""
+    given = read_options(format, options)
+    hints = given.pop("hints", None)
+    found = FORMATS[format].read(path, **given)
+    if not found.labels.classes:
+        raise DataError(f"{path}: there is no class in the file; label at least one image")
     return found if hints is None else read_hints(hints, found)
 
 
@@ -76,12 +84,19 @@ def write(format: str, path: str | Path, data: Dataset | Labels, **options: Any)
 
     `read` with the same format, classes and images gives the same labels back.
     """
-    writer = _entry(format).write
-    if writer is None:
-        able = ", ".join(repr(name) for name, entry in FORMATS.items() if entry.write)
-        raise DataError(f"format {format!r} can be read but not written; choose from {able}")
-    _check_options(format, writer, (path, data), options)
-    writer(path, data, **options)
+    _writer(format)(path, data, **write_options(format, options))
+
+
+def read_options(format: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for reading a format, `hints` among them, in the kinds that its reader declares."""
+    given = dict(options)
+    hints = fit_option(format, "hints", given.pop("hints", None), str | Path | None)
+    return fit_options(format, _entry(format).read, 1, given) | ({} if hints is None else {"hints": hints})
+
+
+def write_options(format: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for writing a format, in the kinds that its writer declares."""
+    return fit_options(format, _writer(format), 2, options)
 
 
 def _entry(format: str) -> Format:
@@ -90,10 +105,9 @@ def _entry(format: str) -> Format:
     return FORMATS[format]
 
 
-def _check_options(format: str, call: Callable[..., Any], given: tuple[Any, ...], options: dict[str, Any]) -> None:
-    signature = inspect.signature(call)
-    try:
-        signature.bind(*given, **options)
-    except TypeError as error:
-        accepted = ", ".join(list(signature.parameters)[len(given) :])
-        raise DataError(f"format {format!r}: {error}; its options are {accepted or 'none'}") from None
+def _writer(format: str) -> Callable[..., None]:
+    writer = _entry(format).write
+    if writer is None:
+        able = ", ".join(repr(name) for name, entry in FORMATS.items() if entry.write)
+        raise DataError(f"format {format!r} can be read but not written; choose from {able}")
+    return writer

@@ -10,30 +10,31 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
+from pluralis.data.formats.csv_records import MINUS, Records, records, wide_records
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, rows_of
-from pluralis.data.formats.text_lines import open_text
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, shown
 from pluralis.labels import Labels
 
-Records = Iterator[tuple[int, list[str]]]
-
 _PACKED = 1 << 20  # cells of wide rows that are looked at together
+_WRONG = 2  # in a packed cell: not 1, -1 or 0
+_SEPARATORS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 _LONG = (["image", "label"], ["image", "label", "value"])
 # Data frames write whole numbers as fractions where a column has blanks.
 _VALUES = {"1": 1, "+1": 1, "1.0": 1, "-1": -1, "-1.0": -1, "0": 0, "0.0": 0, "-0": 0, "-0.0": 0}
-# A spreadsheet runs a cell that begins like this; a quote in front makes it text, and quotes stack up.
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+# A spreadsheet runs a cell that begins like this, in some languages also with the wide signs of Japanese; a quote in
+# front makes it text, and quotes stack up.
+_FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 
 
 def read(
@@ -41,25 +42,33 @@ def read(
     images: str | Path,
     classes: Sequence[str] | None = None,
     unlisted: str | None = None,
+    separator: str = ",",
 ) -> Dataset:
     """Read the labels in `path` of images below the folder `images`; the id of an image is its name there.
 
     `classes` fixes the classes and their order; otherwise they are those of the header (wide) or all
     labels in the file, sorted (long). `unlisted`, "unknown" or "absent", is what a 0 means and, in the
-    long format, what holds for a class that no line gives for an image (unless stated: unknown).
+    long format, what holds for a class that no line gives for an image (unless stated: unknown). In the wide format a
+    blank cell is unknown, whatever it says. `separator` is ",", ";", "tab" or "|".
     """
+    if separator not in _SEPARATORS:
+        raise DataError(f"separator={shown(separator)} is not possible; choose ',', ';', 'tab' or '|'")
+    mark = _SEPARATORS[separator]
     table = Table(path, images, classes, unlisted)
-    lines = records(path)
+    lines = records(path, mark)
     line, header = next(lines, (1, []))
     if not header:
         raise DataError(f"{path}: the file is empty; begin it with the line image,label")
     if "image" not in header:
-        raise DataError(f"{path}, line {line}: there is no column 'image'; begin with the line image,label")
+        other = [name for name, text in _SEPARATORS.items() if any(text in cell for cell in header)]
+        told = f"say separator={other[0]!r}, or --set 'data.options.separator={other[0]}'" if other else ""
+        hint = told or f"begin with the line image{mark}label"
+        raise DataError(f"{path}, line {line}: there is no column 'image'; {hint}")
     if header in _LONG:
         _add_long(table, lines, len(header))
         # Sorted, since in order of appearance one new line could renumber them all.
         return table.dataset(complete=unlisted == "absent", sort_classes=classes is None)
-    _add_wide(table, lines, header, line)
+    _add_wide(table, mark, header)
     return table.dataset()
 
 
@@ -138,40 +147,34 @@ def _add_long(table: Table, records: Records, width: int) -> None:
         add_line(line)
 
 
-def _add_wide(table: Table, records: Records, header: list[str], line: int) -> None:
+def _add_wide(table: Table, separator: str, header: list[str]) -> None:
     """Lines of an image and a cell for each class."""
     at = header.index("image")
     names = [restore(name) for name in header[:at] + header[at + 1 :]]
+    lines = wide_records(table.path, separator, 0 if at else len(names))
+    line = next(lines)[0]
     if not names or "" in names or len(set(names)) != len(names):
         raise table.error(line, "the wide format wants a column for each class, each with its own name")
     columns = np.array([table.column(name, line) for name in names])
-    bytes_of = {text: sign & 255 for text, sign in {"": 0, **_signs(table)}.items()}
-    lines: list[int] = []  # of each row
+    bytes_of = defaultdict(lambda: _WRONG, {text: sign & 255 for text, sign in {"": 0, **_signs(table)}.items()})
+    packed_of = bytearray([_WRONG]) * 256
+    for character, text in {"1": "1", "0": "0", " ": "", MINUS: "-1"}.items():
+        packed_of[ord(character)] = bytes_of[text]
     packed = bytearray()  # a byte for each cell of the last rows
-    for line, cells in records:
-        if len(cells) != len(header):
+    for line, cells, characters in lines:
+        if not characters and len(cells) != len(header):
             raise _wrong_width(table, cells, len(header), line)
-        image = cells.pop(at)
-        row = table.row(restore(image), line)
-        if row < len(lines):
-            raise table.error(line, f"image {shown(image)} is in line {lines[row]} already; keep one of them")
-        lines.append(line)
-        try:
-            packed += bytes(map(bytes_of.__getitem__, cells))
-        except KeyError:
-            packed += bytes(_sign(table, cell, line) & 255 for cell in cells)
+        table.new_row(restore(cells.pop(0 if characters else at)), line)
+        row = characters.encode().translate(packed_of) if characters else bytes(map(bytes_of.__getitem__, cells))
+        if _WRONG in row:
+            cells = cells or ["-1" if character == MINUS else character for character in characters]
+            pairs = zip(names, cells, strict=True)
+            row = bytes(_sign(table, cell, line, f"column {shown(name)}: ") & 255 for name, cell in pairs)
+        packed += row
         if len(packed) >= _PACKED:
-            _unpack(table, packed, columns, lines)
+            table.add_rows(np.frombuffer(bytes(packed), np.int8).reshape(-1, len(names)), columns)
             packed.clear()
-    _unpack(table, packed, columns, lines)
-
-
-def _unpack(table: Table, packed: bytearray, columns: npt.NDArray[np.int64], lines: list[int]) -> None:
-    """Add the labels of the last rows."""
-    signs = np.frombuffer(bytes(packed), np.int8).reshape(-1, len(columns))
-    first = len(lines) - len(signs)
-    row, place = np.nonzero(signs)
-    table.extend(first + row, columns[place], signs[row, place], np.array(lines[first:], np.int64)[row])
+    table.add_rows(np.frombuffer(bytes(packed), np.int8).reshape(-1, len(names)), columns)
 
 
 def _signs(table: Table) -> dict[str, int]:
@@ -180,37 +183,17 @@ def _signs(table: Table) -> dict[str, int]:
     return known if table.unlisted is None else {text: known.get(text) or table.zero(0) for text in _VALUES}
 
 
-def _sign(table: Table, cell: str, line: int) -> int:
+def _sign(table: Table, cell: str, line: int, where: str = "") -> int:
     """1, -1 or 0 unknown, for any spelling; a blank cell is unknown."""
     text = cell.strip()
     if text and text not in _VALUES:
         hint = "write 1 present or -1 absent (a file headed image,label or image,label,value is long, else wide)"
-        raise table.error(line, f"the value {shown(cell)} is no label; {hint}")
-    return (_VALUES[text] or table.zero(line)) if text else 0
+        raise table.error(line, f"{where}the value {shown(cell)} is no label; {hint}")
+    return (_VALUES[text] or table.zero(line, where)) if text else 0
 
 
 def _wrong_width(table: Table, cells: list[str], width: int, line: int) -> DataError:
-    return table.error(line, f"{len(cells)} cells under a header of {width}; quote cells that hold commas")
-
-
-def records(path: str | Path) -> Records:
-    """The lines that are not blank, as (line number, cells); a record over several lines has the first's."""
-    line = 0
-    try:
-        if not Path(path).is_file():  # also keeps away from pipes and devices, on which reading may hang
-            raise DataError(f"{path}: cannot be read: it is not there, or not a plain file; check the path")
-        with open_text(path, "utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)  # else an open quote would swallow the rest of the file
-            for cells in reader:
-                if cells:
-                    yield line + 1, cells
-                line = reader.line_num
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}, line {line + 1} or later: not UTF-8 ({error.reason}); save it as UTF-8") from None
-    except csv.Error as error:
-        raise DataError(f"{path}, line {line + 1}: {error}; check the quotes and the length of the cells") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}; check the path") from None
+    return table.error(line, f"{len(cells)} cells under a header of {width}; quote cells that hold the separator")
 
 
 def neutralise(text: str) -> str:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
 from pluralis.data.safe_io import own_file
+from pluralis.data.safe_xml import parse
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
 MAX_BYTES = 4 << 30
-MAX_DEPTH = 32  # CVAT's own files have eight levels
-_LABEL = ["labels", "label"]
+MAX_NAME = 4096  # characters of a label
 _SHAPES = {"box", "polygon", "polyline", "points", "ellipse", "cuboid", "mask", "skeleton"}
 _BREAKS = {"\r": "&#13;"}  # a bare one would be read as a line feed
 # Everything else cannot be written down in XML 1.0, not even escaped.
@@ -46,33 +44,20 @@ def read(
     file = own_file(root, root / "annotations.xml") if root.is_dir() else root
     beside = file.parent / "images"
     folder = check_images(beside if images is None and beside.is_dir() else images, file)
-    number: dict[str, int] = {}  # of each class
-    tagged: dict[str, set[str]] = {}
-    for element in _elements(file):
-        if element.tag == "label":
-            if element.find("parent") is not None:  # a joint of a skeleton
-                continue
-            name = element.findtext("name") or ""
-            if not name or name in number:
-                raise DataError(f"{file}: the label {name[:80]!r} has no name or is listed twice; mend the list")
-            number[name] = len(number)
-            continue
-        name = element.get("name") or ""
-        where = f"{file}, image {(element.get('id') or str(len(tagged)))[:20]} ({name[:80]!r})"
-        if not name or name in tagged:
-            raise DataError(f"{where}: it has no name or is listed twice; give every image one entry")
-        found = [child for child in element if child.tag == "tag" or (shapes == "present" and child.tag in _SHAPES)]
-        tagged[name] = {child.get("label") or "" for child in found}
-        if "" in tagged[name]:
-            raise DataError(f"{where}: one of its tags has no label; give it one, or take it out")
-        other = [tag for tag in tagged[name] if tag not in number] if number else []
-        if other:
-            first = min(other)[:80]
-            raise DataError(f"{where}: the task has no label {first!r}; {nearest(first, (c[:80] for c in number))}")
-    number = number or {name: place for place, name in enumerate(sorted(set().union(*tagged.values())))}
-    ids = sorted(tagged)
+    export = _Export(file, shapes)
+    parse(file, export, MAX_BYTES, "export the task again, or in parts")
+    classes = list(export.classes) or sorted(export.labels)
+    number = {name: place for place, name in enumerate(classes)}
+    for label, code in export.labels.items():
+        if label not in number:
+            image = next(name for name, codes in export.tagged.items() if code in codes)
+            known = nearest(label[:80], (name[:80] for name in classes))
+            raise DataError(f"{file}, image {image[:80]!r}: the task has no label {label[:80]!r}; {known}")
+    column = [number[label] for label in export.labels]
+    ids = sorted(export.tagged)
     _, paths = locate(folder, ids, file)
-    return Dataset(paths, from_lists([{number[t] for t in tagged[i]} for i in ids], unlisted, list(number), ids))
+    present = [{column[code] for code in export.tagged[name]} for name in ids]
+    return Dataset(paths, from_lists(present, unlisted, classes, ids))
 
 
 def write(
@@ -102,37 +87,65 @@ def write(
         file.write("</annotations>\n")
 
 
-def _elements(file: Path) -> Iterator[Any]:
-    """The elements `label` of the task's list and `image`, each forgotten after its turn."""
-    from defusedxml import DefusedXmlException
-    from defusedxml.ElementTree import ParseError, iterparse
+class _Export:
+    """What one file says, gathered while it is parsed: nothing else of it is kept."""
 
-    path: list[str] = []
-    root: Any = None
-    try:
-        if not file.is_file():  # also keeps away from pipes and devices, on which reading may hang
-            raise DataError(f"{file}: is not there, or not a plain file; give annotations.xml of an export")
-        if file.stat().st_size > MAX_BYTES:
-            raise DataError(f"{file}: over the limit of {MAX_BYTES:,} bytes; export the task in parts")
-        with file.open("rb") as stream:
-            for event, element in iterparse(stream, ("start", "end"), forbid_dtd=True):
-                if event == "start":
-                    path.append(element.tag)
-                    root = element if len(path) == 1 else root
-                    if len(path) > MAX_DEPTH:
-                        raise DataError(f"{file}: nested deeper than {MAX_DEPTH} levels; it is no export of CVAT")
-                    if len(path) == 1 and element.tag != "annotations":
-                        raise DataError(f"{file}: begins with {element.tag[:80]!r}; export as CVAT for images 1.1")
-                    if path == ["annotations", "track"]:
-                        raise DataError(f"{file}: holds tracks of a video; export as CVAT for images 1.1")
-                    continue
-                if path == ["annotations", "image"] or (path[:2] == ["annotations", "meta"] and path[3:] == _LABEL):
-                    yield element
-                path.pop()
-                if len(path) == 1:
-                    root.clear()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror or error}; check the path") from None
-    except (ParseError, DefusedXmlException, ValueError, LookupError) as error:
-        words = " ".join(str(error).split())[:200]
-        raise DataError(f"{file}: is not plain XML: {words}; export it again") from None
+    def __init__(self, file: Path, shapes: str) -> None:
+        self.file = file
+        self.classes: dict[str, int] = {}  # of the task, in its order, with their numbers
+        self.labels: dict[str, int] = {}  # of tags and shapes, in the order of the file, with their numbers
+        self.tagged: dict[str, set[int]] = {}  # numbers of the labels of each image
+        self._counted = {"tag", *_SHAPES} if shapes == "present" else {"tag"}
+        self._path: list[str] = []
+        self._where, self._image = "", set[int]()
+        self._names: list[str] = []  # of the label that is being read
+        self._joint = False  # whether it is one of a skeleton
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._path.append(tag)
+        depth = len(self._path)
+        if depth == 1 and tag != "annotations":
+            raise DataError(f"{self.file}: begins with {tag[:80]!r}; export as CVAT for images 1.1")
+        if depth == 2 and tag == "track":
+            raise DataError(f"{self.file}: holds tracks of a video; export as CVAT for images 1.1")
+        if depth == 2 and tag == "image":
+            self._add_image(attributes)
+        elif depth == 3 and tag in self._counted and self._path[1] == "image":
+            name = attributes.get("label")
+            if not name:
+                raise DataError(f"{self._where}: one of its tags has no label; give it one, or take it out")
+            self._image.add(self.labels.setdefault(name, len(self.labels)))
+        elif self._in_label(5):
+            self._names, self._joint = [], False
+        elif self._in_label(6) and tag == "name":
+            self._names.append("")
+        elif self._in_label(6) and tag == "parent":
+            self._joint = True
+
+    def data(self, text: str) -> None:
+        if self._in_label(6) and self._path[5] == "name":
+            self._names[-1] += text
+            if len(self._names[-1]) > MAX_NAME:
+                raise DataError(f"{self.file}: the name of a label is over {MAX_NAME:,} characters; shorten it")
+
+    def end(self, tag: str) -> None:
+        if self._in_label(5) and not self._joint:
+            name = self._names[0] if len(self._names) == 1 else ""
+            if not name or name in self.classes:
+                raise DataError(f"{self.file}: the label {name[:80]!r} has no name or is listed twice; mend the list")
+            self.classes[name] = len(self.classes)
+        self._path.pop()
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+    def _add_image(self, attributes: dict[str, str]) -> None:
+        name = attributes.get("name") or ""
+        self._where = f"{self.file}, image {(attributes.get('id') or str(len(self.tagged)))[:20]} ({name[:80]!r})"
+        if not name or name in self.tagged:
+            raise DataError(f"{self._where}: it has no name or is listed twice; give every image one entry")
+        self._image = self.tagged[name] = set()
+
+    def _in_label(self, depth: int) -> bool:
+        """Whether this is so deep, in a label of the task (or of a project or job, instead)."""
+        return len(self._path) == depth and self._path[1] == "meta" and self._path[3:5] == ["labels", "label"]

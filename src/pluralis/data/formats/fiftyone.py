@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from posixpath import splitext
+from posixpath import split, splitext
 from typing import Any
 
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.listing import check_images, check_unlisted, file_names, from_lists, locate, to_lists
+from pluralis.data.image_endings import ENDINGS
+from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import own_file
 from pluralis.data.safe_json import Document, short
 from pluralis.data.whole_file import whole_text
@@ -41,7 +45,7 @@ def read(path: str | Path, images: str | Path | None = None, unlisted: str | Non
     }
     classes = _classes(document, content.get("classes"), given)
     number = {name: place for place, name in enumerate(classes)}
-    files = _files(folder)
+    files = _by_stem(_files(folder))
     rows: dict[str, set[int] | None] = {}
     hints: list[tuple[str, int, float]] = []
     for key, targets in given.items():
@@ -70,14 +74,16 @@ def write(
     """Write `labels.json`: the list of the present classes of each image, null for one without any label.
 
     `path` is the JSON file; the images stay where they are. Their names, less the ending, start from the folder
-    `images`. `unlisted` must be stated, as for reading: the format cannot say absent beside unknown, except that a
-    whole image may be unknown.
+    `images`; where another image lies there that differs in its ending alone, nothing is written. `unlisted` must be
+    stated, as for reading: the format cannot say absent beside unknown, except that a whole image may be unknown.
     """
     labels = data.labels if isinstance(data, Dataset) else data
     listed = to_lists(labels, unlisted, blank=True)
     names = [splitext(name)[0] for name in file_names(data, images)]
     if len(set(names)) < len(names):
-        raise DataError("two images differ in the ending of their names alone, which the format leaves out; rename one")
+        raise DataError("two images differ in their ending alone, which the format leaves out; rename one")
+    if isinstance(data, Dataset):
+        _refuse_unclear(data.images)
     with whole_text(path) as file:
         file.write(f'{{"classes": {json.dumps(labels.classes, ensure_ascii=False)},\n"labels": {{')
         for row, (name, present) in enumerate(zip(names, listed, strict=True)):
@@ -124,19 +130,45 @@ def _column(document: Document, target: Any, where: str, classes: list[str], num
     return column
 
 
-def _files(folder: Path) -> dict[str, list[str]]:
-    """Name without its ending -> the files of that name below the folder."""
-    files: dict[str, list[str]] = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith(".") for part in name.parts):
-            files.setdefault(splitext(name.as_posix())[0], []).append(name.as_posix())
-    return files
+def _files(folder: Path) -> Iterator[str]:
+    """All files below the folder, as they are called there."""
+    for place, _, names in os.walk(folder):
+        head = Path(place).relative_to(folder).as_posix()
+        yield from (name if head == "." else f"{head}/{name}" for name in names)
 
 
-def _file(document: Document, files: dict[str, list[str]], key: str) -> str:
-    found = files.get(key) or [n for n in files.get(splitext(key)[0], ()) if n == key]
+def _by_stem(files: Iterable[str]) -> dict[str, list[str]]:
+    """Name without its ending -> the images that are called so."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(files):
+        stem, ending = splitext(name)
+        if ending.lower() in ENDINGS:
+            found.setdefault(stem, []).append(name)
+    return found
+
+
+def _file(document: Document, images: dict[str, list[str]], key: str) -> str:
+    found = images.get(key) or [n for n in images.get(splitext(key)[0], ()) if n == key]
     if len(found) != 1:
-        words = "is not there" if not found else f"could be {' or '.join(found[:3])}"
-        raise document.error(f"labels[{short(key)}]: its image {words}; keep one file of that name in the folder")
+        words = "is not there" if not found else f"could be {' or '.join(map(shown, found[:3]))}"
+        raise document.error(f"labels[{short(key)}]: its image {words}; keep one image of that name in the folder")
     return found[0]
+
+
+def _refuse_unclear(paths: Sequence[Path]) -> None:
+    """Raise where an image could not be found again by its name without the ending."""
+    folders: dict[str, list[str]] = {}
+    for path in ImagePaths.of(paths).texts():
+        folder, name = split(path)
+        folders.setdefault(folder, []).append(name)
+    for folder, names in folders.items():
+        images = _by_stem({*names, *(os.listdir(folder) if os.path.isdir(folder) else ())})
+        for name in names:
+            same = images.get(splitext(name)[0], [])
+            if name not in same:
+                raise DataError(f"{folder}: {shown(name)} has no ending of images, such as .jpg; rename it")
+            if len(same) > 1:
+                both = " and ".join(map(shown, same[:2]))
+                raise DataError(
+                    f"{folder}: {both} differ in their ending alone, which the format leaves out; rename one"
+                )

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from pluralis.data.dataset import require_files
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import Inside
 from pluralis.data.shards import Shards, is_shards
@@ -34,7 +33,7 @@ class _Parent(NamedTuple):
 
 
 class Folder:
-    """What `Inside` and `require_files` do, for a million names in seconds.
+    """What `Inside` and a look at every file do, for a million names in seconds.
 
     A name is a head, which ends with a slash or is empty, and a tail. Where a head leads is found once for all files
     there. One that is no link lies where its tail says, so that one `lstat`, or a line of the folder's list, tells all;
@@ -73,7 +72,7 @@ class Folder:
             except OSError:
                 pass  # `Inside` says why
         found = self._inside.find(name)
-        if not found.is_file():
+        if not os.path.isfile(found):  # also where nobody may look
             self.missing.append(found)
         return PurePosixPath(name).as_posix(), found
 
@@ -97,9 +96,9 @@ class Folder:
                 found.append(name if real[head] == head else real[head] + tail)
         return ImagePaths(self._base, found)
 
-    def require(self, where: str | Path) -> None:
-        """Raise if files were missing; `where` names them."""
-        require_files(self.missing, where)
+    def tell(self, found: ImagePaths, where: str | Path) -> ImagePaths:
+        """The files that were found, knowing which of them, that `where` lists, are missing."""
+        return found.lacking(self.missing, where)
 
     def _take_listed(self, head: str, tails: set[str]) -> str:
         """Take the regular files that a list of their folder shows out of `tails`; the real folder, from the root.

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from pluralis.data.dataset import Dataset, Hints
-from pluralis.data.formats.csv import neutralise, records, restore
+from pluralis.data.formats.csv import neutralise, restore
+from pluralis.data.formats.csv_records import records
 from pluralis.data.formats.listing import file_names
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest

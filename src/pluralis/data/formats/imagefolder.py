@@ -9,13 +9,10 @@ from pathlib import Path
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import from_lists
 from pluralis.data.formats.table import check_classes
+from pluralis.data.image_endings import is_image
 from pluralis.data.image_paths import ImagePaths
-from pluralis.data.safe_io import resolve_inside
+from pluralis.data.safe_io import Inside
 from pluralis.errors import DataError, nearest
-
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-# Pictures that nothing here decodes: to pass over them would lose data without a word.
-_OTHERS = (".heic", ".heif", ".avif", ".jp2", ".jxl", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".psd", ".svg", ".dng")
 
 
 def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str = "unknown") -> Dataset:
@@ -24,6 +21,9 @@ def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str =
     An image has one positive: the class named by the first folder of its path, however deep it lies in it. `unlisted`
     is what holds for all other classes: "unknown", since a picture that was put under one class may show others, or
     "absent". Classes are the folders, sorted, unless `classes` fixes them and their order.
+
+    A link to an image is that image once more: `cat/1.jpg`, a link to `dog/1.jpg`, gives `dog/1.jpg` both classes. The
+    id of an image is then its own path where it lies in a class folder, else the first link to it.
 
     Files and folders whose name begins with a dot are passed over, and so are files that are no images by their ending.
     Errors are: an image outside of any class folder, a class folder without an image, a link to a folder, a link that
@@ -37,27 +37,46 @@ def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str =
     if not root.is_dir():
         raise DataError(f"there is no folder {str(root)!r}; give the one that holds a folder for each class")
     base = os.path.realpath(root)
-    found: dict[str, str] = {}  # path below the root -> the real one
+    found: set[str] = set()  # paths below the root
+    links: list[str] = []
     folders: list[str] = []
     for entry in _listed(root):
         if _is_folder(entry):
-            before = len(found)
-            found.update((name, _file(base, name, linked)) for name, linked in _walk(root, entry.name))
-            if len(found) == before:
+            before = len(found) + len(links)
+            for name, is_link in _walk(root, entry.name):
+                (links.append if is_link else found.add)(name)
+            if len(found) + len(links) == before:
                 raise DataError(f"{entry.path}: there is no image in this class folder; add one, or remove the folder")
             folders.append(entry.name)
         elif _is_image(entry):
             raise DataError(f"{entry.path}: the image lies in no class folder; move it into one")
-    if not found:
+    if not folders:
         raise DataError(f"{root}: there is no class folder with images in it; make one for each class")
     names = sorted(folders) if classes is None else list(classes)
     column = {name: number for number, name in enumerate(names)}
     for name in folders:
         if name not in column:
             raise DataError(f"{root / name}: there is no class {name!r}; {nearest(name, names)}")
-    ids = sorted(found)
-    labels = from_lists([(column[name.partition("/")[0]],) for name in ids], unlisted, names, ids)
-    return Dataset(ImagePaths(base, map(found.__getitem__, ids)), labels)
+    linked = _targets(base, links)
+    files = {name: name for name in found} | {file if file in found else to[0]: file for file, to in linked.items()}
+    ids = sorted(files)
+    given = [_columns(column, row, *linked.get(files[row], ())) for row in ids]
+    images = ImagePaths(base, map(files.__getitem__, ids))
+    dead = (path for path in (os.path.join(base, file) for file in linked) if not os.path.isfile(path))
+    return Dataset(images.lacking(dead, root), from_lists(given, unlisted, names, ids))
+
+
+def _columns(column: dict[str, int], *names: str) -> tuple[int, ...]:
+    """The numbers of the classes under which an image is found."""
+    return tuple({column[name.partition("/")[0]] for name in names})
+
+
+def _targets(base: str, links: list[str]) -> dict[str, list[str]]:
+    """The path below `base` of every image that is linked to, and the links, sorted."""
+    inside, found = Inside(base), dict[str, list[str]]()
+    for name in sorted(links):
+        found.setdefault(os.path.relpath(inside.find(name), base), []).append(name)
+    return found
 
 
 def _walk(root: Path, name: str) -> Iterator[tuple[str, bool]]:
@@ -93,17 +112,4 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    ending = os.path.splitext(entry.name)[1].lower()
-    if ending in _OTHERS:
-        raise DataError(f"{entry.path}: pictures of the kind {ending} are not decoded; convert it to PNG or JPEG")
-    return ending in _IMAGES and (entry.is_symlink() or entry.is_file())
-
-
-def _file(base: str, name: str, linked: bool) -> str:
-    """The path below `base` of the file itself."""
-    if not linked:
-        return name
-    file = resolve_inside(base, name)
-    if not file.is_file():
-        raise DataError(f"{base}/{name}: the link leads to no file; put the image there instead")
-    return file.relative_to(base).as_posix()
+    return is_image(entry.path) and (entry.is_symlink() or entry.is_file())

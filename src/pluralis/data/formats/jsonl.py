@@ -11,6 +11,7 @@ be `{"classes": ["car", "dog"]}`, which fixes the classes and their order.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from typing import Any
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, check_classes, rows_of
+from pluralis.data.formats.text_lines import MAX_LINE
 from pluralis.data.safe_json import no_constant, short, unique_keys
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest, shown
 from pluralis.labels import Labels
 
-MAX_LINE = 64 << 20  # bytes: hundreds of thousands of labels of one image
 _KEYS = ("image", "labels", "positives", "negatives")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def read(
@@ -136,6 +138,8 @@ def _entries(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     entry = decoder.decode(text)
                     if not isinstance(entry, dict):
                         raise ValueError(f"{short(entry)} is not an object")
+                    if "\\u" in text and _HALF.search(json.dumps(entry, ensure_ascii=False)):
+                        raise ValueError("a text in it holds half a character, such as \\ud800")
                     yield line, entry
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; check the path") from None

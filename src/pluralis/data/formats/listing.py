@@ -12,8 +12,11 @@ import numpy as np
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import Folder
 from pluralis.data.image_paths import ImagePaths
+from pluralis.data.shards import is_shards
 from pluralis.errors import DataError, LabelError, shown
 from pluralis.labels import Labels
+
+_MOST = 2**31  # labels: ten gigabytes
 
 
 def check_unlisted(unlisted: str | None) -> str:
@@ -38,7 +41,7 @@ def check_images(folder: str | Path | None, file: str | Path) -> Path:
 def locate(folder: Path, names: Iterable[str], file: str | Path, drop: bool = False) -> tuple[list[int], ImagePaths]:
     """The files of `names`, which `file` lists, below the folder, and the places of those names in the list.
 
-    Missing files are an error; with `drop` their names are left out. So is a file under two names.
+    The paths know which files are missing; with `drop` these are left out. A file under two names is an error.
     """
     lookup, listed = Folder(folder), list(names)
     try:
@@ -46,11 +49,18 @@ def locate(folder: Path, names: Iterable[str], file: str | Path, drop: bool = Fa
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     refuse_twice(found, listed, file)
-    if not drop:
-        lookup.require(file)
-    lacking = set(map(str, lookup.missing))
+    lacking = set(map(str, lookup.missing)) if drop else set()
     places = [place for place, path in enumerate(found.texts()) if path not in lacking]
-    return places, found.take(places) if lacking else found
+    return places, found.take(places) if drop else lookup.tell(found, file)
+
+
+def left_out(file: str | Path, names: Sequence[str], places: Sequence[int], folder: Path) -> tuple[str, ...]:
+    """A note about those of the `names` in `file` that are not in the folder, and so have no place; none if all are."""
+    if len(places) == len(names):
+        return ()
+    first = names[min(set(range(len(names))).difference(places))]
+    count = f"{len(names) - len(places):,} of {len(names):,} images"
+    return (f"{file}: {count} are not in {folder}, such as {shown(first)}, and are left out",)
 
 
 def refuse_twice(paths: Sequence[Path], names: Sequence[str], file: str | Path) -> None:
@@ -70,6 +80,13 @@ def refuse_twice(paths: Sequence[Path], names: Sequence[str], file: str | Path) 
             raise DataError(f"{file}: {both} have one and the same image, {image!r}; keep one of them")
 
 
+def check_size(labels: int, file: str | Path = "") -> None:
+    """Refuse what a small file with many images and many classes would become, before it is made."""
+    if labels > _MOST:
+        where, hint = f"{file}: " if file else "", "say unlisted='unknown' (--unlisted), or split the file"
+        raise DataError(f"{where}unlisted='absent' makes {labels:,} labels, too many; {hint}")
+
+
 def from_lists(
     present: Sequence[Collection[int] | None], unlisted: str, classes: Sequence[str], ids: Sequence[str]
 ) -> Labels:
@@ -77,6 +94,7 @@ def from_lists(
     width, complete = len(classes), unlisted == "absent"
     counts = [0 if row is None else width if complete else len(row) for row in present]
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    check_size(int(indptr[-1]))
     if not complete:
         columns = np.array([column for row in present for column in sorted(row or ())], np.int32)
         return Labels(indptr, columns, np.ones(len(columns), np.int8), classes, ids)
@@ -114,12 +132,12 @@ def to_lists(labels: Labels, unlisted: str | None, blank: bool = False) -> Itera
 def file_names(data: Dataset | Labels, images: str | Path | None = None) -> list[str]:
     """The name of each row's image file, as it is written into a label file.
 
-    With `images` it is the path below that folder. Without, it is the row's id where the path ends with it, else the
-    last part of the path; bare labels have their ids alone.
+    With `images` it is the path below that folder. Without, or where these are tar shards, it is the row's id where
+    the path ends with it, else the last part of the path; bare labels have their ids alone.
     """
     if isinstance(data, Labels):
         return list(data.ids)
-    if images is None:
+    if images is None or is_shards(images):
         pairs = zip(ImagePaths.of(data.images).texts(), data.labels.ids, strict=True)
         names = [name if path.endswith(f"/{name}") else os.path.basename(path) for path, name in pairs]
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pluralis.data.dataset import Dataset, require_files
+from pluralis.data.dataset import Dataset, look_for
 from pluralis.data.formats.coco import Table, check_ids, numbered
 from pluralis.data.formats.listing import check_images, file_names, refuse_twice
 from pluralis.data.safe_io import resolve_inside
@@ -65,8 +65,7 @@ def read(path: str | Path, images: str | Path | None = None, ids: str = "number"
         counts.append(len(known))
     columns, values = np.array(known, np.int32).reshape(-1, 2).T
     labels = Labels(counts, columns, values, list(names.values()), row_ids)
-    require_files(found, path)
-    return Dataset(found, labels)
+    return Dataset(look_for(found, path), labels)
 
 
 def write(path: str | Path, data: Dataset | Labels, images: str | Path | None = None) -> None:

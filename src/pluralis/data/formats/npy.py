@@ -6,22 +6,22 @@ names, `formatted_<split>_labels.npy`, all labels [N, C], and `formatted_<split>
 
 from __future__ import annotations
 
+import filecmp
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.conventions import CONVENTIONS, to_signed
+from pluralis.conventions import CONVENTIONS
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import Folder
 from pluralis.data.formats.listing import file_names, refuse_twice
 from pluralis.data.formats.text_lines import lines
 from pluralis.data.safe_io import own_file, resolve_inside
-from pluralis.data.whole_file import whole_file
+from pluralis.data.whole_file import make_folder, whole_files
 from pluralis.errors import DataError, LabelError, nearest, shown
 from pluralis.labels import Labels
 
@@ -64,16 +64,15 @@ def read(
         raise DataError(f"{labels_file}: {words}")
     listed = _class_names(resolve_inside(root, classes), matrix.shape[1]) if classes else None
     try:
-        labels = _sparse(matrix, rule, listed, names)
+        labels = Labels.from_dense(matrix, listed, names, rule)
     except LabelError as error:
         raise DataError(f"{labels_file}: {error}") from None
     try:
         found = folder.locate(names)
     except DataError as error:
         raise DataError(f"{names_file}: {error}") from None
-    folder.require(names_file)
     refuse_twice(found, names, names_file)
-    return Dataset(found, labels)
+    return Dataset(folder.tell(found, names_file), labels)
 
 
 def write(
@@ -89,6 +88,9 @@ def write(
 
     A convention that has no number for a label in `data`, such as "complete" for an unknown one, is an error. An image
     is named by its path below the folder `images`; without, by its id if that is where its path ends.
+
+    The files of the split are replaced together, never in part. Other label files in the folder stay, if their images
+    and classes are the ones that are written; else it is an error.
     """
     labels = data.labels if isinstance(data, Dataset) else data
     names_file, labels_file, rule = _places(path, split, file, convention)
@@ -105,20 +107,31 @@ def write(
     if classes and broken:
         raise LabelError(f"class {shown(broken[0])} does not fit in a line of {classes}; rename it")
     table = np.array([number.get(label, 0) for label in (0, 1, -1)], np.int8)  # in the order of the index -1
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be made: {error.strerror}; check the path") from None
-    with whole_file(labels_file) as part, part.open("wb") as out:
-        header = {"descr": "|i1", "fortran_order": False, "shape": labels.shape}
-        np.lib.format.write_array_header_1_0(out, header)
-        for first in range(0, len(labels), step):
-            out.write(table[labels.dense(np.arange(first, min(first + step, len(labels))))].tobytes())
-    with whole_file(names_file) as part, part.open("wb") as out:
-        np.save(out, names, allow_pickle=False)
-    if classes:
-        with whole_file(resolve_inside(path, classes)) as part:
-            part.write_text("".join(f"{name}\n" for name in labels.classes), encoding="utf-8")
+    make_folder(path)
+    beside = [resolve_inside(path, classes)] if classes else []
+    with whole_files(labels_file, *beside, names_file) as parts:  # without names there is nothing to read
+        with parts[0].open("wb") as out:
+            header = {"descr": "|i1", "fortran_order": False, "shape": labels.shape}
+            np.lib.format.write_array_header_1_0(out, header)
+            for first in range(0, len(labels), step):
+                out.write(table[labels.dense(np.arange(first, min(first + step, len(labels))))].tobytes())
+        with parts[-1].open("wb") as out:
+            np.save(out, names, allow_pickle=False)
+        others = sorted(set(Path(path).glob("formatted_*_labels*.npy")) - {labels_file})
+        own = {labels_file.with_name(f"formatted_{split}_{what}.npy") for what in _FILES}
+        _refuse_mixture([other for other in others if other in own], parts[-1], names_file)
+        if classes:
+            parts[1].write_text("".join(f"{name}\n" for name in labels.classes), encoding="utf-8")
+            _refuse_mixture(others if beside[0].exists() else [], parts[1], beside[0])
+
+
+def _refuse_mixture(staying: list[Path], new: Path, old: Path) -> None:
+    """Raise where label files that stay would be read with other names of images or classes than they were."""
+    if staying and not (old.is_file() and filecmp.cmp(new, old, shallow=False)):
+        raise DataError(
+            f"{staying[0]} is of other data, and would be read with the new {old.name}: remove it, or write to another"
+            " folder"
+        )
 
 
 def _places(path: str | Path, split: str, file: str, convention: str | None) -> tuple[Path, Path, str]:
@@ -131,21 +144,6 @@ def _places(path: str | Path, split: str, file: str, convention: str | None) -> 
         raise DataError(f"there is no label convention {convention!r}; {nearest(convention, CONVENTIONS)}")
     names, labels = (Path(path) / f"formatted_{split}_{what}.npy" for what in ("images", file))
     return names, labels, convention or _FILES[file]
-
-
-def _sparse(matrix: npt.NDArray[Any], convention: str, classes: Sequence[str] | None, names: Sequence[str]) -> Labels:
-    """Labels of a mapped matrix, some rows at a time."""
-    height, width = matrix.shape
-    step = max(1, _CELLS // max(1, width))
-    counts, columns, values = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)], [np.zeros(0, np.int8)]
-    for first in range(0, max(1, height), step):
-        signed = to_signed(matrix[first : first + step], convention, classes, names[first : first + step])
-        row, column = np.nonzero(signed)
-        counts.append(np.bincount(row, minlength=len(signed)))
-        columns.append(column.astype(np.int32))
-        values.append(signed[row, column])
-    indptr = np.cumsum(np.concatenate(counts))
-    return Labels(indptr, np.concatenate(columns), np.concatenate(values), width if classes is None else classes, names)
 
 
 def _rows_with(labels: Labels, label: int) -> npt.NDArray[np.int64]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pluralis.data.dataset import Dataset
-from pluralis.data.formats.listing import check_images, locate
+from pluralis.data.formats.listing import check_images, left_out, locate
 from pluralis.data.formats.text_lines import lines
 from pluralis.data.safe_io import own_file
 from pluralis.errors import DataError
@@ -48,10 +48,13 @@ def read(
     signed = np.empty((len(ids), len(concepts)), np.int8)
     for column, file in enumerate(concepts.values()):
         signed[:, column] = _values(file, listing, len(ids), damaged)
+    unknown = int((signed == 0).sum())
+    notes = (f"{root}: {unknown:,} labels are neither 0 nor 1, and are taken as unknown",) if unknown else ()
     beside = next((root / name for name in ("Flickr", "images", "Images") if (root / name).is_dir()), None)
     folder = check_images(beside if images is None else images, listing)
     rows, found = locate(folder, ids, listing, drop=missing == "drop")
-    return Dataset(found, _labels(signed[rows], list(concepts), [ids[row] for row in rows]))
+    labels = _labels(signed[rows], list(concepts), [ids[row] for row in rows])
+    return Dataset(found, labels, notes=(*notes, *left_out(listing, ids, rows, folder)))
 
 
 def _labels(signed: npt.NDArray[np.int8], classes: list[str], ids: list[str]) -> Labels:

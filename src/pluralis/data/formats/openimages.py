@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.data.formats.csv import neutralise, restore
 from pluralis.data.formats.hints_file import confidence as share
-from pluralis.data.formats.listing import check_images, file_names, locate
+from pluralis.data.formats.listing import check_images, file_names, left_out, locate
 from pluralis.data.formats.table import rows_of
 from pluralis.data.formats.text_lines import open_text
 from pluralis.data.safe_io import own_file
@@ -143,7 +143,9 @@ class _Table:
 
     def dataset(self, folder: Path, suffix: str, drop: bool) -> Dataset:
         ids = sorted(self.ids)
-        places, found = locate(folder, (f"{name}{suffix}" for name in ids), self.files[0], drop)
+        names = [f"{name}{suffix}" for name in ids]
+        places, found = locate(folder, names, self.files[0], drop)
+        notes = left_out(self.files[0], names, places, folder)
         ids = [ids[place] for place in places]
         codes = list(self.codes) if self.described is not None else sorted(self.codes)
         row, column = _ranks(self.ids, ids), _ranks(self.codes, codes)
@@ -154,7 +156,7 @@ class _Table:
             kept = at >= 0
             hint_columns = column[np.frombuffer(self.hint_columns, np.int32)]
             hints = Hints.gather(at[kept], hint_columns[kept], np.frombuffer(self.confidence, np.float32)[kept])
-        return Dataset(found, labels, hints)
+        return Dataset(found, labels, hints, notes)
 
     def _labels(
         self, row: npt.NDArray[np.int64], column: npt.NDArray[np.int64], codes: list[str], ids: list[str]
@@ -217,7 +219,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, str, str, str]]:
     try:
         if not path.is_file():  # also keeps away from pipes and devices, on which reading may hang
             raise DataError(f"{path}: is not there, or not a plain file; check the path")
-        with open_text(path, "utf-8-sig", newline="") as file:
+        with open_text(path, newline="") as file:
             reader = csv.reader(file, strict=True)
             header = next(reader, [])
             line = reader.line_num
@@ -246,7 +248,7 @@ def _descriptions(path: Path) -> dict[str, str]:
     try:
         if not path.is_file():
             raise DataError(f"{path}: is not there, or not a plain file; check the path of the class descriptions")
-        with open_text(path, "utf-8-sig", newline="") as file:
+        with open_text(path, newline="") as file:
             reader = csv.reader(file, strict=True)
             for cells in reader:
                 if not cells or (cells == ["LabelName", "DisplayName"] and not described):

@@ -1,12 +1,14 @@
 """Labels in Parquet, long or wide like CSV: the columns image, label and perhaps value, or image and the classes.
 
 1 is present, -1 absent and null unknown; a null label lists an image that has none. Texts may be dictionaries.
-A 0, and false, mean absent to some and unknown to others: `unlisted` says what it means here.
+A 0, and false, mean absent to some and unknown to others: `unlisted` says what it means here. The index that pandas
+writes beside the columns of a data frame is passed over.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ _CELLS = 1 << 20  # read or written at once
 _LONG = (["image", "label"], ["image", "label", "value"])
 _NOTE = b"pluralis.classes"
 _NULL = 2
+_INDEX = re.compile(r"__index_level_\d+__")  # a data frame's numbers or names of its rows
 
 
 def read(
@@ -53,16 +56,20 @@ def read(
     table = Table(path, images, classes, unlisted, unit="row")
     with opened(path) as open_file:
         file = open_file()
-        header = file.schema_arrow.names
+        schema = file.schema_arrow
+        index = [name for name in schema.names if _INDEX.fullmatch(name)]
+        schema = import_arrow().schema([field for field in schema if field.name not in index], schema.metadata)
+        header = schema.names
         if "image" not in header or len(set(header)) < len(header):
             raise DataError(f"{path}: the columns are {_some(header)}; give 'image' and others, each once")
         long = sorted(header) in _LONG
         texts = ["image", "label"] if long else ["image"]
-        check_types(path, file.schema_arrow, texts)
+        check_types(path, schema, texts)
         check_sizes(path, file.metadata)
-        batches = _numbered(read_batches(path, open_file, texts, _CELLS // len(header)))
+        columns = header if index else None
+        batches = _numbered(read_batches(path, open_file, texts, _CELLS // len(header), columns))
         if long:
-            _fix_classes(table, file.schema_arrow.metadata or {})
+            _fix_classes(table, schema.metadata or {})
             _add_long(table, batches)
         else:
             _add_wide(table, batches, [name for name in header if name != "image"])
@@ -81,6 +88,8 @@ def write(path: str | Path, data: Dataset | Labels, layout: str = "long", images
     arrow, names = import_arrow(), file_names(data, images)
     if layout == "wide" and ("image" in labels.classes or sorted(["image", *labels.classes]) in _LONG):
         raise DataError(f"{path}: the classes {_some(labels.classes)} read as columns of a long file; write it long")
+    if layout == "wide" and any(map(_INDEX.fullmatch, labels.classes)):
+        raise DataError(f"{path}: a class has the name of a data frame's index, which is not read; write it long")
     blocks = (_long_blocks if layout == "long" else _wide_blocks)(arrow, labels, names)
     with whole_file(path) as part:
         first = next(blocks)
@@ -149,21 +158,14 @@ def _add_wide(table: Table, batches: Batches, names: list[str]) -> None:
     """Rows of an image and a value for each class."""
     if not names or "" in names:
         raise DataError(f"{table.path}: the wide format wants a column for each class, each with its name")
-    columns = [table.column(name, 0) for name in names]
-    first: list[int] = []  # row of the file of each image
+    columns = np.array([table.column(name, 0) for name in names])
     for lines, batch in batches:
         image = texts_of(batch, "image")
         _refuse(table, lines, image.of < 0, "the image is null; name its file")
-        start = len(first)
         for name, line in zip((image.different[place] for place in image.of), lines.tolist(), strict=True):
-            row = table.row(name, line)
-            if row < len(first):
-                raise table.error(line, f"image {shown(name)} is in row {first[row]} already; keep one of them")
-            first.append(line)
-        for name, column in zip(names, columns, strict=True):
-            value = _signs(table, batch, name, lines)
-            known = np.flatnonzero((value != 0) & (value != _NULL))
-            table.extend(start + known, np.full(len(known), column), value[known], lines[known])
+            table.new_row(name, line)
+        signed = np.stack([_signs(table, batch, name, lines) for name in names], axis=1)
+        table.add_rows(np.where(signed == _NULL, np.int8(0), signed), columns)
 
 
 def _signs(table: Table, batch: Any, name: str, lines: Ints) -> npt.NDArray[np.int8]:

@@ -82,8 +82,10 @@ def check_sizes(path: str | Path, metadata: Any) -> None:
             raise DataError(f"{path}: {words}; it holds more than names and labels, or names that are too long")
 
 
-def read_batches(path: str | Path, open_file: Opener, texts: list[str], rows: int) -> Iterator[Any]:
-    """The whole file, at most `rows` at a time; DataError where a name in the columns `texts` is too long.
+def read_batches(
+    path: str | Path, open_file: Opener, texts: list[str], rows: int, columns: list[str] | None = None
+) -> Iterator[Any]:
+    """The file, or these columns of it, at most `rows` at a time; DataError where a name in `texts` is too long.
 
     Names are measured before they are unpacked: a file may hold a text of a megabyte once, as an entry of a dictionary,
     for a million rows, which would take a terabyte. As dictionaries they take their memory once.
@@ -98,7 +100,7 @@ def read_batches(path: str | Path, open_file: Opener, texts: list[str], rows: in
             # may be as long as all ends together. (What the footer says of encodings does not help: on a damaged one
             # pyarrow ends the process.)
             longest = _longest(path, file.iter_batches(_FEW, groups, texts))
-        yield from file.iter_batches(max(1, min(rows, _BYTES // longest)), groups)
+        yield from file.iter_batches(max(1, min(rows, _BYTES // longest)), groups, columns)
 
 
 def _runs(metadata: Any) -> Iterator[list[int]]:

@@ -14,10 +14,11 @@ from typing import Any
 
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.table import check_classes
+from pluralis.data.image_endings import ENDINGS, is_image
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.safe_io import shown
 from pluralis.data.safe_json import no_constant, unique_keys
-from pluralis.data.shards import ENDINGS, Shards
+from pluralis.data.shards import Shards
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -36,7 +37,10 @@ def read(path: str | Path, classes: Sequence[str] | None = None, unlisted: str =
     if classes is not None:
         check_classes(classes)
     shards = Shards(path)
-    images = sorted(name for name in shards.places if name.lower().endswith(ENDINGS))
+    try:
+        images = sorted(filter(is_image, shards.places))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     row_of = _rows(images, path)
     noted = [name for name in shards.places if name.endswith((".json", ".cls")) and _key(name) in row_of]
     files = shards.files(noted)
@@ -89,7 +93,7 @@ def _entries(
 
 def _parse_cls(content: bytes, where: str, classes: Sequence[str] | None) -> Iterator[tuple[str, int]]:
     try:
-        name = content.decode().strip()
+        name = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         raise DataError(f"{where}: is not UTF-8; write the name or the number of a class") from None
     if classes is not None and name not in classes and name.isascii() and name.isdigit() and len(name) < 10:

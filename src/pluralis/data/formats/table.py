@@ -10,17 +10,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pluralis.compressed_rows import CompressedRows
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.folder import finder
+from pluralis.data.formats.listing import check_size, refuse_twice
 from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError, nearest, shown
 from pluralis.labels import Labels
 
-_MOST = 2**31  # labels: ten gigabytes
-
 
 class Table:
     """Numbers images and classes as they come, and remembers the line of every label; memory: 17 bytes a label.
+
+    Where a line of the file gives all labels of an image (`new_row`, `add_rows`), it is the line of the row alone.
 
     `classes` fixes the classes and their order. `unlisted`, "unknown" or "absent", is what a value of 0 means;
     where it is None nobody has said, and a 0 is an error. `unit` is what the file counts in: line or row.
@@ -45,6 +47,8 @@ class Table:
         self.lines = array("q")  # of each row, the first that names it
         self.folder = finder(images)
         self.entries = array("i"), array("i"), array("b"), array("q")  # row, class, value and line of each label
+        self.whole: CompressedRows | None = None  # rows that were given as a whole
+        self.blank = 0  # cells in them that say nothing
 
     def row(self, name: str, line: int) -> int:
         """The number of an image, new or known; the same file under two spellings is one image.
@@ -62,6 +66,14 @@ class Table:
                 self.lines.append(line)
         return row
 
+    def new_row(self, name: str, line: int) -> None:
+        """Number an image whose labels come with `add_rows`; it must be new."""
+        count = len(self.lines)
+        row = self.row(name, line)
+        if row < count:
+            known = f"is in {self.unit} {self.lines[row]} already; keep one of them"
+            raise self.error(line, f"image {shown(name)} {known}")
+
     def column(self, name: str, line: int) -> int:
         """The number of a class; a new one if they are not fixed."""
         if not self.fixed and name != name.strip():  # "a.jpg, cat" would quietly make a second class of cats
@@ -72,11 +84,11 @@ class Table:
             raise self.error(line, f"there is no class {shown(name)}; {nearest(name, list(self.classes))}")
         return self.classes.setdefault(name, len(self.classes))
 
-    def zero(self, line: int) -> int:
-        """What a value of 0 means."""
+    def zero(self, line: int, where: str = "") -> int:
+        """What a value of 0 means; `where` begins the error."""
         if self.unlisted is None:
             hint = "say unlisted='unknown' if nobody looked, unlisted='absent' if somebody made sure"
-            raise self.error(line, f"a value of 0 can mean two things; {hint}")
+            raise self.error(line, f"{where}a value of 0 can mean two things; {hint}")
         return -1 if self.unlisted == "absent" else 0
 
     def add(self, row: int, column: int, value: int, line: int) -> None:
@@ -89,15 +101,24 @@ class Table:
         for entries, new in zip(self.entries, columns, strict=True):
             entries.frombytes(np.ascontiguousarray(new, entries.typecode).data.cast("B"))
 
+    def add_rows(self, signed: npt.NDArray[np.int8], columns: npt.NDArray[np.int64]) -> None:
+        """Add all labels [n, k] of the next n new rows; `columns` [k] are all classes that the file has."""
+        if self.whole is None:
+            self.whole = CompressedRows(len(self.classes))
+        order = np.argsort(columns)
+        self.whole.add(signed[:, order], columns[order])
+        self.blank += signed.size - int(np.count_nonzero(signed))
+
     def dataset(self, complete: bool = False, sort_classes: bool = False) -> Dataset:
         """All rows, sorted by image id; `complete`: a label that the file does not give is absent."""
-        if not self.classes:
-            raise DataError(f"{self.path}: there is no class in the file; label at least one image")
-        if complete and len(self.rows) * len(self.classes) > _MOST:
-            count, hint = len(self.rows) * len(self.classes), "say unlisted='unknown', or split the file"
-            raise DataError(f"{self.path}: unlisted='absent' makes {count:,} labels, too many; {hint}")
+        if complete:
+            check_size(len(self.rows) * len(self.classes), self.path)
         ids, names = sorted(self.rows), sorted(self.classes) if sort_classes else list(self.classes)
         files = self._locate(ids)
+        if self.whole is not None:
+            ordered = None if ids == list(self.rows) else _numbers(self.rows, ids)
+            labels = Labels(*self.whole.arrays(ordered), names, ids, copy=False)
+            return Dataset(files, labels, notes=self._blank_note())
         row_rank, class_rank = _ranks(self.rows, ids), _ranks(self.classes, names)
         row, column, value, line = (np.frombuffer(entries, entries.typecode) for entries in self.entries)
         key = row_rank[row] * len(names) + class_rank[column]
@@ -128,8 +149,16 @@ class Table:
                 except DataError as error:
                     raise self.error(line, str(error)) from None
             raise
-        self.folder.require(self.path)
-        return found
+        if found.names != tuple(ids):  # a link is on the way to one of them, perhaps to a file that is there as well
+            refuse_twice(found, ids, self.path)
+        return self.folder.tell(found, self.path)
+
+    def _blank_note(self) -> tuple[str, ...]:
+        """A wide file can say "unknown" by a blank, so that `unlisted` does not speak of it."""
+        if self.unlisted != "absent" or not self.blank:
+            return ()
+        hint = "unlisted='absent' is about zeros: write 0 or -1 where somebody made sure"
+        return (f"{self.path}: {self.blank:,} blank cells are unknown; {hint}",)
 
     def error(self, line: int, message: str) -> DataError:
         place = f", {self.unit} {line}" if line else ""  # 0: above all lines
@@ -148,11 +177,11 @@ class Table:
         if complete:
             full = np.full(height * width, -1, np.int8)
             full[key] = value
-            key, value = np.flatnonzero(full), full[full != 0]
-        elif not value.all():
+            return Labels.from_dense(full.reshape(height, width), names, ids)
+        if not value.all():
             key, value = key[value != 0], value[value != 0]
         starts = np.searchsorted(key, np.arange(height + 1) * width)
-        return Labels(starts, (key % width).astype(np.int32), value, names, ids)
+        return Labels(starts, (key % width).astype(np.int32), value, names, ids, copy=False)
 
 
 def rows_of(labels: Labels, names: Sequence[str]) -> Iterator[tuple[str, list[int], list[int]]]:
@@ -177,5 +206,10 @@ def _ranks(numbers: dict[str, int], names: list[str]) -> npt.NDArray[np.int64]:
     if names == list(numbers):  # in the order of the file, which is often sorted
         return np.arange(len(names))
     ranks = np.empty(len(names), np.int64)
-    ranks[np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))] = np.arange(len(names))
+    ranks[_numbers(numbers, names)] = np.arange(len(names))
     return ranks
+
+
+def _numbers(numbers: dict[str, int], names: list[str]) -> npt.NDArray[np.int64]:
+    """Place in `names` -> old number, int64 [n]."""
+    return np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))

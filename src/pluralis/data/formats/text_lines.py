@@ -13,12 +13,12 @@ MAX_LINE = 16 << 20  # bytes: a wide table of a million classes
 _BLOCK = 1 << 18
 
 
-def open_text(path: str | Path, encoding: str = "utf-8", newline: str | None = None) -> TextIO:
-    """A text file for reading, as `open` gives it; DataError at a line of more than MAX_LINE bytes.
+def open_text(path: str | Path, newline: str | None = None) -> TextIO:
+    """A text file for reading, as `open` gives it, less a byte order mark; DataError at a line over MAX_LINE bytes.
 
     Else one line could fill the memory: a file of zeros has no end of line, and takes no room on the disk.
     """
-    return io.TextIOWrapper(io.BufferedReader(_Limited(path), _BLOCK), encoding=encoding, newline=newline)
+    return io.TextIOWrapper(io.BufferedReader(_Limited(path), _BLOCK), encoding="utf-8-sig", newline=newline)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

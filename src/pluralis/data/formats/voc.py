@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.data.dataset import Dataset, require_files
+from pluralis.data.dataset import Dataset, look_for
 from pluralis.data.formats.boxes import Box, covered
 from pluralis.data.formats.listing import check_unlisted, locate, refuse_twice
 from pluralis.data.formats.table import check_classes
@@ -120,14 +120,14 @@ def _read_xml(root: Path, split: str, difficult: str, unlisted: str, classes: Se
     names = sorted(set().union(*seen)) if classes is None else list(classes)
     if not names:
         raise DataError(f"{base / 'Annotations'}: there is no object in the files; draw some, or give classes")
-    require_files(images, base / "Annotations")
     refuse_twice(images, [f"{name}.xml" for name in ids], base / "Annotations")
     number = {name: place for place, name in enumerate(names)}
     if unlisted == "absent":
         seen = [{**dict.fromkeys(names, -1), **row} for row in seen]
     entries = [(row, number[name], value) for row, given in enumerate(seen) for name, value in given.items()]
     rows, columns, values = np.array(entries, np.int64).reshape(-1, 3).T
-    return Dataset(images, Labels.from_entries(rows, columns, values, (len(ids), len(names)), names, ids))
+    labels = Labels.from_entries(rows, columns, values, (len(ids), len(names)), names, ids)
+    return Dataset(look_for(images, base / "Annotations"), labels)
 
 
 def _photo(photos: Inside, content: Annotation, name: str) -> Path:
