@@ -51,7 +51,7 @@ FACTORS = (1, 10)
 VIEWS_FILE = "views.json"  # beside a run's model
 # Of methods that have changed since the first runs: what a recipe meant then that does not say it.
 FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
-    "csl": {"likely": "5, or a quarter of the classes"},
+    "csl": {"likely": 5},
     "splc": {"variant": "hill"},
     "vpu": {"no_positive": "keep"},
 }
@@ -122,6 +122,8 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "an, label-decoder head", "an", LABEL_DECODER, seeds=2)
     yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
     yield Row("comparators", "splc, hill", "splc", ("method.params.variant=hill",), seeds=2)
+    yield Row("comparators", "vpu, no positive kept", "vpu", ("method.params.no_positive=keep",), seeds=2)
+    yield Row("comparators", "csl, 5 likely", "csl", ("method.params.likely=5",), seeds=2)
     log_odds = ("method.start_bias=log-odds",)
     yield Row("comparators", "an, head from log-odds", "an", log_odds)
     yield Row("comparators", "cls, head from log-odds", "cls", (*log_odds, "method.params.ramp=1"))

@@ -18,8 +18,8 @@ from pluralis.state import LabelState
 Predict = Callable[[Tensor], Tensor]
 """Images [B, 3, H, W] on the 0-255 scale, or features [B, D] -> logits [B, C]."""
 PredictTrain = Callable[..., Tensor]
-"""Predicts every training row, unaugmented and in row order: logits [N, C] on the CPU; `views=` says how thoroughly,
-`rows=` of which rows alone."""
+"""Predicts every training row, unaugmented and in row order, by the averaged weights where there are any: logits [N, C]
+on the CPU; `views=` says how thoroughly, `rows=` of which rows alone."""
 
 
 @dataclass(frozen=True)

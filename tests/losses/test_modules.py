@@ -58,6 +58,11 @@ def test_csl_ignores_fewer_likely_labels_where_classes_are_few(classes, likely):
     assert loss(logits, labels) == functional.csl(logits, labels, likely=likely)
     _, slope = gradient(loss, logits, torch.zeros_like(labels))
     assert int((slope == 0).sum()) == 6 * likely
+
+
+def test_csl_takes_a_stated_number_of_likely_labels_as_it_is() -> None:
+    logits, labels = example(6, 20)
+    assert create_loss("csl", prior=0.0, likely=5)(logits, labels) == functional.csl(logits, labels, likely=5)
     assert create_loss("csl", prior=0.0, likely=0)(logits, labels) == functional.csl(logits, labels, likely=0)
 
 

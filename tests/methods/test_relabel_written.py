@@ -218,8 +218,9 @@ def test_each_teacher_learns_a_rate_of_its_own() -> None:
     assert loss_of(method).rates().item() == pytest.approx(rates[1])  # students go by the last one's
 
 
-def test_a_batch_of_nothing_but_the_fold_teaches_a_rate_nothing() -> None:
-    method = relabel(folds=2, loss_params=LEARNED)
+@pytest.mark.parametrize("unlabelled", ["skip", "absent"])
+def test_a_batch_of_nothing_but_the_fold_teaches_a_rate_nothing(unlabelled: str) -> None:
+    method = relabel(folds=2, loss_params={**LEARNED, "unlabelled": unlabelled})
     method.start_stage(Clock(), lambda: torch.zeros(0))
     rows = (method.fold == 0).nonzero().flatten().tolist()
     value = method(batch_of(rows), Clock())["loss"]

@@ -77,9 +77,9 @@ class CSL(PriorLoss):
     or one for each class; the paper takes it from a model that was trained without unknown labels. Without it the
     observed frequencies, scaled to `k` labels an image; where there are no training labels either, no class is common.
 
-    The defaults are the paper's, for data with many classes; with few they would leave every unknown label out, or so
-    many that the rest are all low. So `likely` is never more than a sixteenth of the classes: the paper's 5 from 80
-    classes on, as many as COCO has, 1 for 4 to 31, and none for fewer. And where the mean prior is above `max_prior`,
+    The paper's settings are for data with many classes; with few they would leave every unknown label out, or so many
+    that the rest are all low. So where `likely` is not stated, it is the paper's 5 from 80 classes on, as many as COCO
+    has, a sixteenth of them below that, 1 for 4 to 31, and 0 for fewer. And where the mean prior is above `max_prior`,
     so that a class like any other would be common, twice that mean takes its place (one prior for all then makes none
     common).
 
@@ -97,7 +97,7 @@ class CSL(PriorLoss):
         gamma_pos: float = 0.0,
         gamma_neg: float = 1.0,
         gamma_unann: float = 2.0,
-        likely: int = 5,
+        likely: int | None = None,
         max_prior: float = 0.05,
         prior: float | Sequence[float] | None = None,
         k: float = 1.5,
@@ -106,7 +106,7 @@ class CSL(PriorLoss):
         self.gamma_pos = number("loss csl", "gamma_pos", gamma_pos, low=0.0)
         self.gamma_neg = number("loss csl", "gamma_neg", gamma_neg, low=0.0)
         self.gamma_unann = number("loss csl", "gamma_unann", gamma_unann, low=0.0)
-        self.likely = whole("loss csl", "likely", likely)
+        self.likely = None if likely is None else whole("loss csl", "likely", likely)
         self.max_prior = number("loss csl", "max_prior", max_prior, low=0.0, high=1.0)
         self.register_buffer("common", self._common(), persistent=False)
 
@@ -119,7 +119,7 @@ class CSL(PriorLoss):
         if len(self.common):
             self._check(classes)
         common = self.common if len(self.common) else None
-        likely = min(self.likely, max(classes // 16, 1), classes // 4)
+        likely = min(5, max(classes // 16, 1), classes // 4) if self.likely is None else self.likely
         return csl(logits, labels, self.gamma_pos, self.gamma_neg, self.gamma_unann, likely, common)
 
     def _common(self) -> Tensor:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis.losses.pointwise import check_inputs, reduce
+from pluralis.params import choice
 
 ABSENT = ("unlabelled", "cross-entropy")
 NO_POSITIVE = ("keep", "skip")
@@ -84,7 +85,7 @@ def variational(
     balance = (gamma * log_share.detach()).exp()
     log_positive = _floor(_mean(_floor(log_p, variant), present), variant)
     loss = balance * _floor(log_mean, variant) - log_positive
-    if no_positive == "skip":
+    if choice("loss vpu", "no_positive", no_positive, NO_POSITIVE) == "skip":
         loss = loss * present.any(0)  # not `where`: a logit that is not a number shall be seen
     if absent == "cross-entropy":
         loss = loss - _mean(F.logsigmoid(-z / tau), labels < 0)

@@ -38,9 +38,10 @@ class Relabel(Method):
 
     How labels came to be written is a matter of the loss. After `selection`, r is by its mechanism, rate, a and
     unlabelled, such as loss_params = {mechanism = "rate"}; a rate that it learned is the one at the end of its stage,
-    and no student moves it. Any other loss says nothing of that: its logits are calibrated first, by two numbers under
-    which the written labels are most likely, and r is by one picked label. A row without any then keeps its calibrated
-    p, as if nobody had looked; where somebody did, `selection` with unlabelled = "absent" is right.
+    never an average of weights, and no student moves it. Any other loss says nothing of that: its logits are calibrated
+    first, by two numbers under which the written labels are most likely, and r is by one picked label. A row without
+    any then keeps its calibrated p, as if nobody had looked; where somebody did, `selection` with unlabelled = "absent"
+    is right.
 
     A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
     log-odds whatever the loss is, unless a bias is stated.
@@ -183,8 +184,8 @@ class Relabel(Method):
         # Of the rows that are left in the batch, with the weight that each has in the whole of it.
         rows = (self.fold[batch.index] != clock.stage).nonzero().flatten()
         share = len(rows) / len(labels)
-        if share == 0:  # a row of which nothing is known: other processes may wait for what the loss adds up over all
-            rows, labels = torch.zeros_like(batch.index[:1]), torch.zeros_like(labels)
+        if share == 0:  # a row that tells of no rate: other processes may wait for what the loss adds up over all
+            rows, labels = torch.zeros_like(batch.index[:1]), -torch.ones_like(labels)
         return share * self.loss(logits[rows], labels[rows], epoch=clock.epoch, epochs=clock.epochs)
 
     def after_step(self, clock: Clock) -> None:

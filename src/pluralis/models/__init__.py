@@ -58,7 +58,7 @@ def create_model(
     head         a name of HEADS; `head_params` are further arguments of its constructor
     weights      None for random ones, "imagenet", or the path of a file; `sha256` is the hash of that file
     dropout      probability, applied before the head
-    drop_path    probability that the last residual block is left out for an image while training, less of earlier ones
+    drop_path    residual block i of n is left out for an image of a training step with the probability i/n of this
     normalize    False when the images come normalised already
 
     >>> create_model("tiny", 20).head.fc.out_features

@@ -25,7 +25,7 @@ class Head(nn.Module):
 class Classifier(nn.Linear):
     """One linear score for each class, of features [B, D] or of every place of a map [B, D, h, w].
 
-    Autocast leaves it in full precision: of the scores that 5,000 images have for a class, rounding to bfloat16 makes
+    Autocast does not round its result: of the scores that 5,000 images have for a class, rounding to bfloat16 makes
     nine in ten equal to another's, and an order among them is what is asked for.
     """
 

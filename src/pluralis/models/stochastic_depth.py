@@ -30,7 +30,7 @@ class Skip(nn.Module):
 
 
 def set_drop_path(backbone: Backbone, rate: float) -> None:
-    """Give the i-th of the n residual blocks the rate i/n·`rate`: the first is never left out, the last most often."""
+    """Give block i of n, counted from 0, the rate i/n·`rate`; of EfficientNet blocks without a skip count too."""
     skips = [module for module in backbone.modules() if isinstance(module, Skip)]
     if rate and not skips:
         raise RecipeError(f"backbone '{backbone.name}' has no branches to leave out: set model.drop_path = 0")
