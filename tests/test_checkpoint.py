@@ -142,9 +142,7 @@ def test_a_failing_disk_costs_at_most_one_interval(
     store = Store(tmp_path)
     store.save("000", snapshot(0))
     monkeypatch.setattr(checkpoint.time, "sleep", lambda seconds: None)
-    failing = FailingOs(call, at, code, for_good)
-    monkeypatch.setattr(checkpoint, "os", failing)
-    monkeypatch.setattr(whole_file, "os", failing)
+    monkeypatch.setattr(whole_file, "os", FailingOs(call, at, code, for_good))
     written = {"fsync": 4, "replace": 2}[call]  # a save syncs four times and renames twice
     if for_good and at <= written:
         with pytest.raises(CheckpointError, match=os.strerror(code)):

@@ -19,6 +19,12 @@ def test_round_trip_through_toml() -> None:
     assert Recipe.from_dict(tomllib.loads(recipe.to_toml())) == recipe
 
 
+def test_any_text_comes_back_from_toml() -> None:
+    names = [chr(code) for code in range(256)] + ["\u2028", "\U0001f600", '"""', "\\u007f"]
+    recipe = Recipe.load(None, [], {"data.images": "".join(names), "data.options.classes": names})
+    assert Recipe.from_dict(tomllib.loads(recipe.to_toml())) == recipe
+
+
 def test_settings_go_over_the_file(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text("[train]\nlr = 1e-3\nepochs = 4\n")
     recipe = Recipe.load(tmp_path / "r.toml", ["train.lr=1e-5", "method.name=em", "data.options.split=val"])

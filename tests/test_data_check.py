@@ -60,6 +60,24 @@ def test_every_bad_file_is_named_and_can_be_left_out(photos: Path) -> None:
     assert not (photos / "x.csv").exists()
 
 
+def test_to_leave_out_every_image_is_refused(photos: Path) -> None:
+    names = sorted({line.partition(",")[0] for line in (photos / "labels.csv").read_text().splitlines()[1:]})
+    (photos / "all.csv").write_text("\n".join(["image", *names]) + "\n")
+    with pytest.raises(DataError, match=r"all\.csv: leaves out all of the 8 images"):
+        pluralis("convert", *given(photos), "--leave-out", photos / "all.csv", "--out", photos / "none.csv")
+    assert not (photos / "none.csv").exists()
+
+
+def test_missing_images_of_fiftyone_can_be_left_out(photos: Path) -> None:
+    (photos / "l.json").write_text('{"classes": ["cat"], "labels": {"a": [0], "gone": [0]}}')
+    words = ["--format", "fiftyone", "--images", photos / "photos", "--labels", photos / "l.json"]
+    words += ["--unlisted", "absent"]
+    pluralis("check", *words, "--out", photos / "bad.csv", code=1)
+    assert list(listed(photos / "bad.csv")) == ["gone"]
+    pluralis("convert", *words, "--leave-out", photos / "bad.csv", "--out", photos / "good.csv")
+    assert read("csv", photos / "good.csv", images=photos / "photos").labels.ids == ("a.jpg",)
+
+
 def test_a_file_that_came_back_is_looked_at_again(photos: Path) -> None:
     words = ["check", *given(photos), "--out", photos / "bad.csv"]
     pluralis(*words, code=1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pluralis.data.whole_file import part_of, sync_folder
+from pluralis.data.whole_file import part_of, put
 from pluralis.errors import CheckpointError
 
 _GENERATIONS = 2
@@ -91,10 +90,7 @@ def write_file(path: Path, content: bytes) -> None:
                     written = file.write(content)
                     if written != len(content):
                         raise OSError(f"only {written} of {len(content)} bytes were written")
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(part, path)
-            sync_folder(path.parent)
+                put(part, path)
             return
         except OSError as error:
             if attempt == _TRIES:

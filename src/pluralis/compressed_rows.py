@@ -37,7 +37,9 @@ class CompressedRows:
         ends, columns, values = (
             np.frombuffer(gathered, gathered.typecode) for gathered in (self._ends, self._columns, self._values)
         )
-        return (ends, columns.astype(np.int32), values) if order is None else take_rows(ends, columns, values, order)
+        if order is not None:
+            return take_rows(ends, columns, values, order)
+        return ends, columns.astype(np.int32, copy=False), values
 
 
 def take_rows(indptr: Ints, indices: npt.NDArray[Any], values: npt.NDArray[np.int8], rows: Ints) -> Arrays:

@@ -210,7 +210,7 @@ class Recipe:
         lines = []
         for name, part in self.to_dict().items():
             given = {key: value for key, value in part.items() if value is not None}
-            lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in given.items()), ""]
+            lines += [f"[{name}]", *(f"{key} = {toml_text(value)}" for key, value in given.items()), ""]
         return "\n".join(lines)
 
 
@@ -230,7 +230,7 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
             if section == "data" and key == "test":  # its files may move as well
                 value, other = ({k: v for k, v in t.items() if k not in ("images", "labels")} for t in (value, other))
             if other != value and not free:
-                changes.append(f"{section}.{key}: {_toml(value)} -> {_toml(other)}")
+                changes.append(f"{section}.{key}: {toml_text(value)} -> {toml_text(other)}")
     return changes
 
 
@@ -299,14 +299,17 @@ def parse_value(text: str) -> Any:
 def parse_option(text: str) -> Any:
     """As `parse_value`, but whatever would be written in another way stays as typed: it may be a name, such as 1_0."""
     value = parse_value(text)
-    return value if isinstance(value, str | list | dict) or _toml(value) == text else text
+    return value if isinstance(value, str | list | dict) or toml_text(value) == text else text
 
 
-def _toml(value: Any) -> str:
+def toml_text(value: Any) -> str:
+    """A value as TOML has it, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(k))} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {toml_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+        return "[" + ", ".join(map(toml_text, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # which TOML refuses as it is
+    return repr(value)

@@ -124,7 +124,9 @@ def convert(
         from pluralis.data.check import read_list
         from pluralis.data.dataset import require_files
 
-        data = rows.leave_out(data, read_list(leave_out), leave_out)
+        before, data = len(data), rows.leave_out(data, read_list(leave_out), leave_out)
+        if not len(data):
+            raise DataError(f"{leave_out}: leaves out all of the {before} images; check the list, or the image folder")
         require_files(data.images)
     target.write(data, say)
 

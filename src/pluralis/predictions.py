@@ -9,9 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from pluralis.checkpoint import write_file
 from pluralis.data.formats.csv import neutralise
-from pluralis.data.image_endings import ENDINGS
+from pluralis.data.image_endings import ENDINGS, is_image
 from pluralis.data.whole_file import make_folder, whole_text
 from pluralis.errors import DataError, RecipeError
 
@@ -19,12 +18,15 @@ HEADER = ("image", "label", "probability")
 
 
 def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """All pictures in files and folders (with their sub-folders), and how they are to be named."""
+    """All pictures in files and folders (with their sub-folders), and how they are to be named.
+
+    A picture in a folder of a kind that is not decoded is a DataError, as everywhere: it would be left out unseen.
+    """
     files: list[Path] = []
     names: list[str] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+            inside = [p for p in sorted(path.rglob("*")) if p.is_file() and is_image(str(p))]
             files += inside
             names += [_text(p.relative_to(path)) for p in inside]
         elif path.is_file():
@@ -66,8 +68,9 @@ def write_predictions(path: Path, names: Sequence[str], rows: Sequence[Sequence[
             {"image": name, "labels": [{"label": label, "probability": p} for label, p in row]}
             for name, row in zip(names, rows, strict=True)
         ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
+        make_folder(path.parent)
+        with whole_text(path) as file:
+            json.dump(content, file, indent=1, ensure_ascii=False)
         return
     pairs = zip(names, rows, strict=True)
     cells = ((name, [(neutralise(label), f"{p:.6f}") for label, p in row]) for name, row in pairs)

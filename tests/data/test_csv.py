@@ -1,6 +1,7 @@
 """CSV in both shapes: what it means, what is wrong and where, and an exact way back."""
 
 import csv as stdlib_csv
+import os
 import tracemalloc
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pluralis.data import write as public_write
-from pluralis.data.formats import FORMATS, Dataset, csv, read
+from pluralis.data.formats import FORMATS, Dataset, csv, csv_records, read
 from pluralis.data.formats.csv import write
 from pluralis.data.formats.table import Table
 from pluralis.errors import DataError, LabelError
@@ -86,6 +87,33 @@ def test_wide(parse):
     assert data.labels.dense().tolist() == [[-1, 1], [1, 0], [0, 0]]
     moved = parse("dog,image,cat\n1,b.jpg,\n-1,a.jpg,1.0\n,sub/c.jpg, \n")
     assert moved.labels == data.labels
+
+
+@pytest.mark.parametrize(
+    "text", ["image,dog,cat\na.jpg,1,-1\n", "dog,image,cat\n1,a.jpg,-1\n", '\n"image",dog,cat\na.jpg,1,-1']
+)
+def test_a_file_that_is_replaced_while_it_is_read_is_the_old_one(parse, folder, monkeypatch, text):
+    """Header and rows come from one open file: the new one has the same labels in swapped columns."""
+    opened = csv_records.open_text
+
+    def replaced(path, **options):
+        file = opened(path, **options)
+        new = folder / "new.csv"
+        new.write_text("image,cat,dog\na.jpg,-1,1\n")
+        os.replace(new, path)
+        return file
+
+    monkeypatch.setattr(csv_records, "open_text", replaced)
+    found = parse(text).labels
+    assert found.classes == ("dog", "cat")
+    assert found.dense().tolist() == [[1, -1]]
+
+
+def test_lines_are_counted_below_a_header_of_several_lines(parse):
+    with pytest.raises(DataError, match=r"line 5: column 'd\\nog': the value 'x' is no label"):
+        parse('\nimage,"d\nog",cat\na.jpg,1,1\nb.jpg,x,1\n')
+    with pytest.raises(DataError, match=r"line 5: column 'd\\nog': the value 'x' is no label"):
+        parse('\n"d\nog",image,cat\n1,a.jpg,1\nx,b.jpg,1\n')
 
 
 def test_quotes_before_formulas_go_in_wide_headers_too(parse):

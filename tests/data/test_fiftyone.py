@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pluralis.data.dataset import Dataset, Hints
-from pluralis.data.formats import fiftyone, read, write
+from pluralis.data.formats import fiftyone, read, read_listed, write
+from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 from tests.data.generated import (
@@ -57,10 +58,11 @@ MISTAKES = {
     "no class": ({"classes": ["cat"], "labels": {"new": "cot"}}, "no class 'cot'; did you mean 'cat'"),
     "a number without classes": ({"labels": {"new": 0}}, "is 0; give a text"),
     "a class twice": ({"classes": ["a", "a"], "labels": {}}, "classes: a name is there twice"),
-    "no image": ({"classes": ["a"], "labels": {"gone": 0}}, r"labels\['gone'\]: its image is not there"),
+    "no image": ({"classes": ["a"], "labels": {"gone": 0}}, r"1 of the listed images are missing: .*/data/gone'"),
+    "no ending": ({"classes": ["a"], "labels": {"bare": 0}}, r"labels\['bare'\]: that file has no ending of images"),
     "two images": ({"classes": ["a"], "labels": {"twin": 0}}, "could be 'twin.jpg' or 'twin.png'"),
     "an image twice": ({"classes": ["a"], "labels": {"new": 0, "new.jpg": 0}}, "'new.jpg' has labels already"),
-    "outside": ({"classes": ["a"], "labels": {"../new": 0}}, "its image is not there"),
+    "outside": ({"classes": ["a"], "labels": {"../new": 0}}, "'../new' is refused: it steps out"),
     "no confidence": ({"classes": ["a"], "labels": {"new": {"label": 0, "confidence": 2}}}, "confidence is 2; give"),
     "a key twice": ('{"labels": {"new": null, "new": null}}', "the key 'new' is given twice"),
 }
@@ -69,12 +71,22 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_named(folder, mistake):
     made, words = MISTAKES[mistake]
-    touch(folder, "twin.jpg", "twin.png")
+    touch(folder, "twin.jpg", "twin.png", "bare")
     file = folder.parent / "l.json"
     file.write_text(made if isinstance(made, str) else json.dumps(made))
     with pytest.raises(DataError, match=words) as caught:
         read("fiftyone", file, images=folder, unlisted="absent")
     assert "l.json" in str(caught.value)
+
+
+def test_images_that_are_not_there_are_told_by_their_names_in_the_file(folder):
+    touch(folder, "text.txt")
+    file = folder.parent / "l.json"
+    file.write_text(json.dumps({"classes": ["a"], "labels": {"new": 0, "sub/gone": [0], "gone.png": 0, "text": 0}}))
+    found = read_listed("fiftyone", file, images=folder, unlisted="absent")
+    assert found.labels.ids == ("gone.png", "new.jpg", "sub/gone", "text")
+    missing = ImagePaths.of(found.images).missing
+    assert missing == (str(file), tuple(str(folder.resolve() / name) for name in ("gone.png", "sub/gone", "text")))
 
 
 @pytest.mark.parametrize("kind", ["unknown", "absent"])

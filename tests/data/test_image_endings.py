@@ -50,8 +50,16 @@ def test_pictures_that_are_not_decoded_are_told(tmp_path: Path, ending: str) -> 
     (tmp_path / "root" / "cat" / f"1{ending}").touch()
     with pytest.raises(DataError, match=words):
         read("imagefolder", tmp_path / "root")
+    with pytest.raises(DataError, match=words):
+        find_images([tmp_path / "root"])
     with pytest.raises(DataError, match=rf"x\.tar: .*{words}"):
         read("shards", pack(tmp_path / "x.tar", {"0.png": b"", "0.cls": b"cat", f"1{ending}": b""}))
+
+
+def test_a_folder_that_is_called_like_a_picture_is_none(tmp_path: Path) -> None:
+    (tmp_path / "old.heic").mkdir()
+    (tmp_path / "old.heic" / "1.jpg").touch()
+    assert find_images([tmp_path])[1] == ["old.heic/1.jpg"]
 
 
 def test_a_folder_with_an_image_is_no_set_of_shards(tmp_path: Path) -> None:

@@ -90,13 +90,17 @@ def labelstudio(folder: Path) -> tuple[Path, dict[str, Any]]:
     return table(folder / "x.json", json.dumps(tasks)), {"unlisted": "absent", "classes": ["cat"]}
 
 
+def fiftyone(folder: Path) -> tuple[Path, dict[str, Any]]:
+    return table(folder / "x.json", json.dumps({"labels": dict.fromkeys(NAMES, "cat")})), {"unlisted": "absent"}
+
+
 def voc(folder: Path) -> tuple[Path, dict[str, Any]]:
     table(folder / "ImageSets/Main/cat_train.txt", "".join(f"{name[0]} 1\n" for name in NAMES))
     return folder, {}
 
 
 MAKE: dict[str, Callable[[Path], tuple[Path, dict[str, Any]]]] = {
-    call.__name__: call for call in (csv, jsonl, coco, lvis, npy, openimages, nus, labelstudio, voc)
+    call.__name__: call for call in (csv, jsonl, coco, lvis, npy, openimages, nus, labelstudio, fiftyone, voc)
 }
 
 
@@ -130,10 +134,12 @@ def test_a_dead_link_in_a_class_folder(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.jpg").touch()
     os.symlink("nowhere.jpg", tmp_path / "cat" / "b.jpg")
+    os.symlink("nowhere.jpg", tmp_path / "cat" / "c.jpg")
     data = read_listed("imagefolder", tmp_path)
-    assert data.labels.ids == ("cat/a.jpg", "cat/b.jpg")
-    with pytest.raises(DataError, match="1 of the listed images are missing"):
+    assert data.labels.ids == ("cat/a.jpg", "cat/b.jpg", "cat/c.jpg")
+    with pytest.raises(DataError, match=r"2 of the listed images are missing: '.*/cat/b\.jpg', '.*/cat/c\.jpg';"):
         require_files(data.images)
+    require_files(leave_out(data, {"cat/b.jpg", "cat/c.jpg"}, Path("list.csv")).images)
 
 
 def test_a_member_that_is_in_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -227,7 +228,56 @@ def two_sets(root):
     return old, Labels.from_dense([[1, 1], [1, -1]], ["sea", "sky"], NAMES[1:])
 
 
-def write_or_die(folder, labels, die_at):
+def test_a_write_while_one_reads_is_no_mixture(tmp_path, monkeypatch):
+    old, new = two_sets(tmp_path)
+    options = {"images": tmp_path / "images", "classes": "classes.txt"}
+    load, names = npy._load, npy._class_names
+    for step in ("names", "labels", "classes"):
+        folder = tmp_path / step
+        write("npy", folder, old, classes="classes.txt")
+
+        def loaded(path, folder=folder, step=step):
+            array = load(path)
+            if {"names": "images", "labels": "labels"}.get(step, "none") in path.name:
+                write("npy", folder, new, classes="classes.txt")  # another process, just now
+            return array
+
+        def named(path, count, folder=folder, step=step):
+            if step == "classes":
+                write("npy", folder, new, classes="classes.txt")
+            return names(path, count)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(npy, "_load", loaded)
+            patch.setattr(npy, "_class_names", named)
+            with pytest.raises(DataError, match="was written while it was read; read it again"):
+                read("npy", folder, **options)
+        assert read("npy", folder, **options).labels == new
+
+
+def test_a_kill_leaves_the_labels_of_other_files(tmp_path):
+    """The names are those of both files of labels, and stay."""
+    old, _ = two_sets(tmp_path)
+    lost, options = 0, {"images": tmp_path / "images", "file": "labels_obs", "classes": "classes.txt"}
+    for step in range(100):
+        folder = tmp_path / str(step)
+        for file in ("labels", "labels_obs"):
+            write("npy", folder, old, file=file, classes="classes.txt")
+        changed = Labels.from_dense([[1, 1], [1, 1]], old.classes, old.ids)
+        child = multiprocessing.get_context("fork").Process(
+            target=write_or_die, args=(folder, changed, step, "others.txt")
+        )
+        child.start()
+        child.join()
+        assert read("npy", folder, **options).labels == old
+        lost += not (folder / "formatted_train_labels.npy").exists()
+        if child.exitcode == 17:
+            break
+    assert child.exitcode == 17
+    assert lost  # or nothing was killed where it matters
+
+
+def write_or_die(folder, labels, die_at, classes="classes.txt"):
     """The process ends at that step of those that the disk sees; with 17 if it ends by itself."""
     left = iter(range(die_at))
 
@@ -236,7 +286,7 @@ def write_or_die(folder, labels, die_at):
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    write("npy", folder, labels, classes="classes.txt")
+    write("npy", folder, labels, classes=classes)
     os._exit(17)
 
 
@@ -254,7 +304,7 @@ def test_a_kill_at_any_step_leaves_no_labels_on_other_images(tmp_path):
             assert found in (old, new)
             outcomes.append("old" if found == old else "new")
         except DataError:
-            assert not (folder / "formatted_train_images.npy").exists()
+            assert not (folder / "formatted_train_labels.npy").exists()
             outcomes.append("none")
         write("npy", folder, new, classes="classes.txt")  # the same command again
         assert read("npy", folder, images=tmp_path / "images", classes="classes.txt").labels == new
@@ -290,3 +340,24 @@ def test_label_files_of_other_data_are_not_left_beside_new_names(tmp_path):
     (folder / "formatted_val_labels.npy").unlink()
     write("npy", folder, new, classes="classes.txt")
     assert read("npy", folder, images=images, classes="classes.txt").labels == new
+
+
+def test_two_writers_at_once_wait_for_each_other(tmp_path, monkeypatch):
+    """Otherwise labels of two data sets would lie beside the names of one."""
+    old, new = two_sets(tmp_path)
+    replace, halfway, done = os.replace, threading.Event(), threading.Event()
+
+    def slowly(part, path):
+        if threading.current_thread() is first and not halfway.is_set():
+            halfway.set()
+            done.wait(0.5)  # time for the other to come in between
+        replace(part, path)
+
+    monkeypatch.setattr(os, "replace", slowly)
+    first = threading.Thread(target=write, args=("npy", tmp_path / "out", old))
+    first.start()
+    halfway.wait(5)
+    with pytest.raises(DataError, match="is of other data"):
+        write("npy", tmp_path / "out", new, file="labels_obs")
+    done.set()
+    first.join()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, Optional, get_type_hints
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_every_option_refuses_what_is_of_another_kind(
     if call.__name__ == "write":
         use = partial(write, format, tmp_path / "x", Labels.from_lists([[0]], ["cat"]))
     for wrong in (object(), {"a": 1}, b"x", 1j):
-        with pytest.raises(DataError, match=rf"format '{format}': {option}=.* is not possible; give"):
+        with pytest.raises(DataError, match=rf"format '{format}': {option}=.* is not possible; give \w"):
             use(**{option: wrong})
 
 
@@ -64,11 +64,41 @@ def test_numbers_and_lists() -> None:
     assert fit_option("x", "least", 1, float) == 1.0
     assert fit_option("x", "least", np.float32(0.5), float) == 0.5
     assert fit_option("x", "count", "1_000", int) == 1000
-    assert fit_option("x", "classes", parse_option('["1", "2"]'), Sequence[str] | None) == ["1", "2"]
+    for text, names in (('["1", "2"]', ["1", "2"]), ("[1, 2007]", ["1", "2007"]), ("[true, 'x']", ["true", "x"])):
+        assert fit_option("x", "classes", parse_option(text), Sequence[str] | None) == names
+    for text, number in (
+        ("1e3", 1000),
+        ("1000.0", 1000),
+        ("-2.50e1", -25),
+        ("12345678901234567891", 12345678901234567891),
+    ):
+        assert fit_option("x", "count", parse_option(text), int) == number
+    assert fit_option("x", "count", np.int64(3), int) == 3
     assert fit_option("x", "names", None, str | None) is None
-    for value, kind in ((True, float), ("half", float), (0.5, int), ("1.5", int), (None, str), (True, int)):
+    for value, kind in (
+        (True, float),
+        ("half", float),
+        (0.5, int),
+        ("1.5", int),
+        (None, str),
+        (True, int),
+        ("inf", int),
+        (10**400, float),
+    ):
         with pytest.raises(DataError, match="is not possible; give"):
             fit_option("x", "least", value, kind)
+
+
+def test_the_kinds_that_may_be_declared() -> None:
+    for kind in (Optional[str], Literal["a", "b"], Literal["a", "b"] | None, str | Path | None):  # noqa: UP045
+        assert fit_option("x", "mode", "a", kind) == "a"
+    for kind in (bool, bool | None):
+        assert [fit_option("x", "on", parse_option(text), kind) for text in ("true", "false")] == [True, False]
+        for wrong in ("yes", 1, 0.0, [True]):
+            with pytest.raises(DataError, match="is not possible; give true or false"):
+                fit_option("x", "on", wrong, kind)
+    with pytest.raises(DataError, match="give a list of names"):
+        fit_option("x", "classes", ["a", ["b"]], Sequence[str])
 
 
 @pytest.mark.parametrize(
@@ -80,6 +110,7 @@ def test_numbers_and_lists() -> None:
         ("csv", "hints=5", "5: cannot be read"),
         ("csv", "images=3", "no image folder '3'"),
         ("csv", "classes=3", "give a list of names"),
+        ("csv", "classes=[1, 2]", "there is no class 'cat'; choose from '1', '2'"),
         ("scenes", "count=many", "count='many' is not possible; give a whole number"),
         ("scenes", "colour=red", "its options are split, count, seed, size"),
     ],
@@ -97,7 +128,8 @@ def test_settings(tmp_path: Path, format: str, option: str, words: str) -> None:
 
 
 def test_numbers_of_scenes_may_be_texts() -> None:
-    assert len(load_source(DataPart("scenes", options={"count": "3"})).labels) == 3
+    for count in ("3", "0.3e1", 3.0):
+        assert len(load_source(DataPart("scenes", options={"count": count})).labels) == 3
 
 
 def test_the_boxes_of_a_split_that_is_called_like_a_number(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import signal
+import stat
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -16,7 +20,7 @@ from typing import Any
 import pytest
 
 from pluralis.checkpoint import write_file
-from pluralis.data.whole_file import alone, make_folder, whole_file, whole_files, whole_text
+from pluralis.data.whole_file import alone, make_folder, set_aside, unchanged, whole_file, whole_files, whole_text
 from pluralis.errors import DataError
 
 fork = multiprocessing.get_context("fork")
@@ -89,7 +93,7 @@ def _write_three(folder: Path, text: str, die_at: int = -1) -> None:
 
     if die_at >= 0:
         sys.addaudithook(count)
-    with whole_files(folder / "a", folder / "b", folder / "key") as parts:
+    with alone(folder / "key"), whole_files(folder / "a", folder / "b", folder / "key") as parts:
         for part in parts:
             part.write_text(text)
     if die_at >= 0:
@@ -161,15 +165,122 @@ def test_two_writers_of_files_that_belong_together(tmp_path: Path, monkeypatch: 
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "key"]
 
 
+def test_what_stays_is_not_touched(tmp_path: Path) -> None:
+    _write_three(tmp_path, "old")
+    before = (tmp_path / "a").stat().st_ino
+    with whole_files(tmp_path / "a", tmp_path / "b", tmp_path / "key") as parts:
+        for part, text in zip(parts, ("old", "new", "new"), strict=True):
+            part.write_text(text)
+    assert [(tmp_path / name).read_text() for name in ("a", "b", "key")] == ["old", "new", "new"]
+    assert (tmp_path / "a").stat().st_ino == before
+
+
+def test_a_folder_in_the_way_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("old")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "key").write_text("old")
+    with pytest.raises(DataError, match="cannot be written: .*b is a folder"):
+        _write_three(tmp_path, "new")
+    with pytest.raises(DataError, match="cannot be written: .*b is a folder"), set_aside(tmp_path / "b"):
+        pass
+    assert [(tmp_path / name).read_text() for name in ("a", "key")] == ["old", "old"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "key"]
+
+
+def test_what_is_set_aside_comes_back_if_the_block_fails(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with set_aside(path):  # nothing there
+        pass
+    path.write_text("old")
+    with pytest.raises(FileNotFoundError), set_aside(path):
+        path.read_text()
+    assert path.read_text() == "old"
+    with set_aside(path):
+        assert not path.exists()
+    assert not os.listdir(tmp_path)
+
+
+def test_a_write_while_one_reads_is_noticed(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    a.write_text("old")
+    with unchanged(a, b):
+        a.read_text()
+    for change in (lambda: _by_text(a), lambda: _by_text(b), b.unlink):
+        with pytest.raises(DataError, match="was written while it was read; read it again"), unchanged(a, b):
+            change()
+
+
+def test_an_error_of_another_file_is_not_called_a_write_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="photo.jpg"), whole_text(tmp_path / "o.csv"):
+        (tmp_path / "photo.jpg").read_bytes()
+    with pytest.raises(DataError, match=r"o\.csv: cannot be written: File too large"), whole_text(tmp_path / "o.csv"):
+        raise OSError(errno.EFBIG, "File too large")  # as `write` does, without a name
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF])
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def no_lock(*args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    _write_three(tmp_path, "new")
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "key"]
+
+
+def test_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_sync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", no_sync)
+    _write_three(tmp_path, "new")
+    assert (tmp_path / "b").read_text() == "new"
+
+
+def _as_nobody(place: Path) -> None:
+    os.seteuid(65534)
+    with alone(place):
+        os._exit(17)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+@pytest.mark.parametrize("folder", [0o1777, 0o755])  # everybody may write; root alone
+def test_a_lock_that_another_user_left(mode: int, folder: int) -> None:
+    with tempfile.TemporaryDirectory() as above:  # below pytest's own folders nobody else may go
+        place = Path(above, "x")
+        os.chmod(above, folder)
+        child = fork.Process(target=_die_in, args=(place,))
+        child.start()
+        child.join()
+        [left] = Path(above).iterdir()
+        left.chmod(mode)
+        assert not _killed(_as_nobody, place)
+        left.unlink()
+        assert not _killed(_as_nobody, place)  # and where none can be made
+
+
+def _die_in(place: Path) -> None:
+    with alone(place):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_long_names_that_begin_alike_have_locks_of_their_own(tmp_path: Path) -> None:
+    name = "n" * 250
+    with alone(tmp_path / f"{name}1"), alone(tmp_path / f"{name}2"):
+        assert len(os.listdir(tmp_path)) == 2
+
+
 @pytest.mark.parametrize("folder", [False, True])
 def test_one_at_a_time(tmp_path: Path, folder: bool) -> None:
     place, inside, most = tmp_path / "x", list[int](), list[int]()
-    if folder:
-        place.mkdir()
 
     def enter(number: int) -> None:
         for _ in range(20):
-            with alone(place):
+            with alone(f"{place}/" if number % 2 else place):  # two ways to write one place
+                if folder:
+                    place.mkdir(exist_ok=True)  # the lock is the same before and after
                 inside.append(number)
                 time.sleep(0.001)
                 most.append(len(inside))

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from pluralis.checkpoint import write_file
 from pluralis.data.formats.csv import neutralise, restore
 from pluralis.data.formats.text_lines import open_text
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, Progress
+from pluralis.data.whole_file import make_folder, whole_file
 from pluralis.errors import DataError, Interrupted
 from pluralis.labels import Labels
 
@@ -89,7 +89,7 @@ def is_list_of(out: Path, of: str) -> bool:
     notes = Path(f"{out}.checked")
     last = ""
     if notes.is_file():
-        with notes.open(errors="replace") as file:
+        with _in_words(notes), notes.open(errors="replace") as file:
             last = next(iter(deque((line for line in file if line.startswith("of ")), maxlen=1)), "")
     return last == f"of {_name(of)}\n"
 
@@ -154,7 +154,7 @@ class _Notes:
         self.bad: dict[bytes, str] = {}
         keys = bytearray()
         if path.is_file():
-            with path.open("r+b") as file:
+            with _in_words(path), path.open("r+b") as file:
                 for line in file:
                     found = _LINE.fullmatch(line)
                     if found:
@@ -182,21 +182,25 @@ class _Notes:
     def write(self, lines: str) -> None:
         if not lines:
             return
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                file.write(lines.encode(errors="replace"))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            hint = "make room or name another file with --out, then run the same command to go on"
-            raise DataError(f"cannot write {self.path}: {error.strerror or error}; {hint}") from error
+        make_folder(self.path.parent)
+        with _in_words(self.path), self.path.open("ab") as file:
+            file.write(lines.encode(errors="replace"))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "make room or name another file with --out, then run the same command to go on"
+        raise DataError(f"{path}: cannot be read or written: {error.strerror or error}; {hint}") from error
 
 
 def _write_list(out: Path, bad: Iterable[tuple[str, str, str]]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    buffer = io.StringIO(newline="")
-    lines = csv.writer(buffer, lineterminator="\n")
-    lines.writerow(COLUMNS)
-    lines.writerows([neutralise(cell) for cell in line] for line in bad)
-    write_file(out, buffer.getvalue().encode(errors="replace"))
+    make_folder(out.parent)
+    with whole_file(out) as part, part.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(COLUMNS)
+        lines.writerows([neutralise(cell) for cell in line] for line in bad)

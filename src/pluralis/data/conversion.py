@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pluralis.config import parse_option
+from pluralis.config import parse_option, toml_text
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats import FORMATS, write, write_hints, write_options
 from pluralis.data.formats.coco import numbered
 from pluralis.data.formats.listing import file_names
 from pluralis.data.shards import is_shards
-from pluralis.data.whole_file import alone, make_folder
+from pluralis.data.whole_file import alone, make_folder, set_aside
 from pluralis.errors import LabelError, RecipeError
 
 Say = Callable[[str], None]
@@ -71,13 +70,12 @@ class Target:
         self._refuse_spaces(data.labels.classes)
         make_folder(self.out.parent)
         hints = data.hints if self.to != "openimages" else None  # which holds them with the labels
-        with alone(self.out):
+        with alone(self._hints):  # not `out`, for which a writer may do so
             self.refuse_existing()  # another process may have been faster
-            write(self.to, self.out, data, **self.options)
+            with set_aside(self._hints):  # hints of the labels that are written over
+                write(self.to, self.out, data, **self.options)
             if hints:
                 write_hints(self._hints, data, self.options.get("images", self.images))
-            else:
-                self._hints.unlink(missing_ok=True)  # of the labels that were written over
         known = data.labels.summary()
         present, absent = int(known.positives.sum()), int(known.negatives.sum())
         say(f"{len(data):,} images, {present:,} present and {absent:,} absent labels: {self.out}")
@@ -150,9 +148,10 @@ class Target:
         if lacking or not short:
             some = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
             what = f"does not name {len(lacking)} classes that have no label in it ({some})"
+            wide = "it with --option layout=wide or " if self.to == "csv" else ""
             say(
-                f"note: {self.out} {what if lacking else 'does not keep the order of the classes'}: write it with"
-                " --option layout=wide or --to jsonl, or give all to --set data.options.classes"
+                f"note: {self.out} {what if lacking else 'does not keep the order of the classes'}: write {wide}--to"
+                " jsonl, or give all to --set data.options.classes"
             )
         return {"classes": classes} if short else {}
 
@@ -168,5 +167,5 @@ def _numbers(data: Dataset) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A value as `parse_option` takes it."""
-    return value if isinstance(value, str) and parse_option(value) == value else json.dumps(value, ensure_ascii=False)
+    """A value as `parse_option` takes it, also where it is stripped before."""
+    return value if isinstance(value, str) and parse_option(value.strip()) == value else toml_text(value)

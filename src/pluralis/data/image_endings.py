@@ -1,4 +1,4 @@
-"""Which files are images, by their names: one list for folders, shards and predictions."""
+"""Which files are images, by their names: one list for class folders, shards and predictions."""
 
 from __future__ import annotations
 
@@ -20,5 +20,7 @@ def is_image(name: str) -> bool:
     """
     ending = os.path.splitext(name)[1].lower()
     if ending in _OTHERS:
-        raise DataError(f"{shown(name)}: pictures of the kind {ending} are not decoded; convert it to PNG or JPEG")
+        raise DataError(
+            f"{shown(name)}: pictures of the kind {ending} are not decoded; convert it to PNG or JPEG, or take it out"
+        )
     return ending in ENDINGS

@@ -26,6 +26,7 @@ from pluralis.data.formats import (
 )
 from pluralis.data.formats.hints_file import read_hints, write_hints
 from pluralis.data.formats.options import fit_option, fit_options
+from pluralis.data.whole_file import unchanged
 from pluralis.errors import DataError, nearest
 from pluralis.labels import Labels
 
@@ -73,10 +74,11 @@ def read_listed(format: str, path: str | Path, **options: Any) -> Dataset:
     """As `read`, but images may be missing, which `ImagePaths.missing` tells: for those who leave them out."""
     given = read_options(format, options)
     hints = given.pop("hints", None)
-    found = FORMATS[format].read(path, **given)
-    if not found.labels.classes:
-        raise DataError(f"{path}: there is no class in the file; label at least one image")
-    return found if hints is None else read_hints(hints, found)
+    with unchanged(*([] if hints is None else [hints])):  # which go away before labels are written over
+        found = FORMATS[format].read(path, **given)
+        if not found.labels.classes:
+            raise DataError(f"{path}: there is no class in the file; label at least one image")
+        return found if hints is None else read_hints(hints, found)
 
 
 def write(format: str, path: str | Path, data: Dataset | Labels, **options: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pluralis.data.dataset import Dataset
-from pluralis.data.formats.csv_records import MINUS, Records, records, wide_records
+from pluralis.data.formats.csv_records import MINUS, Records, records
 from pluralis.data.formats.listing import file_names
 from pluralis.data.formats.table import Table, rows_of
 from pluralis.data.whole_file import whole_text
@@ -55,8 +55,8 @@ def read(
         raise DataError(f"separator={shown(separator)} is not possible; choose ',', ';', 'tab' or '|'")
     mark = _SEPARATORS[separator]
     table = Table(path, images, classes, unlisted)
-    lines = records(path, mark)
-    line, header = next(lines, (1, []))
+    lines = records(path, mark, _short_columns)
+    line, header, _ = next(lines, (1, [], ""))
     if not header:
         raise DataError(f"{path}: the file is empty; begin it with the line image,label")
     if "image" not in header:
@@ -68,7 +68,7 @@ def read(
         _add_long(table, lines, len(header))
         # Sorted, since in order of appearance one new line could renumber them all.
         return table.dataset(complete=unlisted == "absent", sort_classes=classes is None)
-    _add_wide(table, mark, header)
+    _add_wide(table, lines, line, header)
     return table.dataset()
 
 
@@ -113,14 +113,19 @@ def _wide_lines(labels: Labels, names: list[str]) -> Iterator[Iterable[Any]]:
         yield cells
 
 
-def _add_long(table: Table, records: Records, width: int) -> None:
+def _short_columns(header: list[str]) -> int:
+    """How many columns of labels end the lines of a wide file, if its images come first; 0 in any other file."""
+    return len(header) - 1 if header[0] == "image" and header not in _LONG else 0
+
+
+def _add_long(table: Table, lines: Records, width: int) -> None:
     """Lines of an image, a label and perhaps a value."""
     add_row, add_column, add_value, add_line = (entries.append for entries in table.entries)
     signs = _signs(table)
     rows: dict[str, int] = {}  # by the cell as it stands in the file: three lookups for a line like one before
     columns: dict[str, int] = {}
     without: dict[int, int] = {}
-    for line, cells in records:
+    for line, cells, _ in lines:
         if len(cells) != width:
             raise _wrong_width(table, cells, width, line)
         row, column = rows.get(cells[0]), columns.get(cells[1])
@@ -147,12 +152,10 @@ def _add_long(table: Table, records: Records, width: int) -> None:
         add_line(line)
 
 
-def _add_wide(table: Table, separator: str, header: list[str]) -> None:
-    """Lines of an image and a cell for each class."""
+def _add_wide(table: Table, lines: Records, line: int, header: list[str]) -> None:
+    """Lines of an image and a cell for each class, below the header in `line`."""
     at = header.index("image")
     names = [restore(name) for name in header[:at] + header[at + 1 :]]
-    lines = wide_records(table.path, separator, 0 if at else len(names))
-    line = next(lines)[0]
     if not names or "" in names or len(set(names)) != len(names):
         raise table.error(line, "the wide format wants a column for each class, each with its own name")
     columns = np.array([table.column(name, line) for name in names])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -13,30 +13,30 @@ from typing import TextIO
 from pluralis.data.formats.text_lines import open_text
 from pluralis.errors import DataError
 
-Records = Iterator[tuple[int, list[str]]]
+Records = Iterator[tuple[int, list[str], str]]
 
 MINUS = "-"  # a cell of -1 in short
 
 
-def records(path: str | Path, separator: str = ",") -> Records:
-    """The lines that are not blank, as (line number, cells); a record over several lines has the first's."""
-    with _opened(path) as source:
-        reader = csv.reader(source.file, strict=True, delimiter=separator)  # else an open quote would swallow the rest
-        for cells in reader:
-            if cells:
-                yield source.line + 1, cells
-            source.line = reader.line_num
+def records(path: str | Path, separator: str = ",", short: Callable[[list[str]], int] | None = None) -> Records:
+    """The lines that are not blank, as (line number, cells, ""); a record over several lines has the first's.
 
-
-def wide_records(path: str | Path, separator: str, width: int) -> Iterator[tuple[int, list[str], str]]:
-    """The same with a third part: the last `width` cells in a character each, where they are that short.
-
-    The list holds the cell before them then. A blank stands for an empty cell, and MINUS for one that holds -1. So a
-    million lines of plain labels are read without a look at each cell.
+    Below the header the third part holds the last `short(header)` cells of a line in a character each, where they are
+    that short, and the list only the cell before them. A blank stands for an empty cell, and MINUS for one that holds
+    -1. So a million lines of plain labels are read without a look at each cell.
     """
     with _opened(path) as source:
+        lines = _cells(source, separator)
+        header = next(lines, None)
+        if header is None:
+            return
+        yield header
+        width = 0 if short is None else short(header[1])
+        if not width:
+            yield from lines
+            return
         for text in source.file:
-            simple = _short_cells(text, separator, width) if width else None
+            simple = _short_cells(text, separator, width)
             if simple is not None:
                 yield source.line + 1, *simple
                 source.line += 1
@@ -46,6 +46,15 @@ def wide_records(path: str | Path, separator: str, width: int) -> Iterator[tuple
             if cells:
                 yield source.line + 1, cells, ""
             source.line += reader.line_num
+
+
+def _cells(source: _Source, separator: str) -> Records:
+    """The records of a file; no more lines are read than those that were asked for take."""
+    reader = csv.reader(source.file, strict=True, delimiter=separator)  # else an open quote would swallow the rest
+    for cells in reader:
+        first, source.line = source.line + 1, reader.line_num
+        if cells:
+            yield first, cells, ""
 
 
 def _short_cells(text: str, separator: str, width: int) -> tuple[list[str], str] | None:

@@ -30,6 +30,7 @@ def read(path: str | Path, images: str | Path | None = None, unlisted: str | Non
     `path` is the folder that holds `data` and `labels.json`, or the JSON file, whose images lie in the folder
     `images`. The id of an image is its file name there. `unlisted` must be stated: "absent" where every class was
     looked for in every image, which is so where each image has exactly one class of several, else "unknown".
+    An image that is not there has its name in the JSON file as its id.
     """
     unlisted = check_unlisted(unlisted)
     root = Path(path)
@@ -45,11 +46,12 @@ def read(path: str | Path, images: str | Path | None = None, unlisted: str | Non
     }
     classes = _classes(document, content.get("classes"), given)
     number = {name: place for place, name in enumerate(classes)}
-    files = _by_stem(_files(folder))
+    there = set(_files(folder))
+    files = _by_stem(there)
     rows: dict[str, set[int] | None] = {}
     hints: list[tuple[str, int, float]] = []
     for key, targets in given.items():
-        name = _file(document, files, key)
+        name = _file(document, there, files, key)
         if name in rows:
             raise document.error(f"labels[{short(key)}]: the image {short(name)} has labels already; keep one of them")
         present = None if targets is None else set[int]()
@@ -62,10 +64,11 @@ def read(path: str | Path, images: str | Path | None = None, unlisted: str | Non
         predicted = targets and all(confidence is not None for _, _, confidence in targets)
         rows[name] = None if predicted else present
     ids = sorted(rows)
+    paths = locate(folder, ids, file)[1]
     labels = from_lists([rows[name] for name in ids], unlisted, classes, ids)
     place = {name: row for row, name in enumerate(ids)}
     gathered = Hints.gather(*zip(*((place[n], c, s) for n, c, s in hints), strict=True)) if hints else None
-    return Dataset(locate(folder, ids, file)[1], labels, gathered)
+    return Dataset(paths, labels, gathered)
 
 
 def write(
@@ -147,12 +150,15 @@ def _by_stem(files: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def _file(document: Document, images: dict[str, list[str]], key: str) -> str:
+def _file(document: Document, there: set[str], images: dict[str, list[str]], key: str) -> str:
+    """The image that `key` names; where there is none the key itself, so that it is told as missing."""
     found = images.get(key) or [n for n in images.get(splitext(key)[0], ()) if n == key]
-    if len(found) != 1:
-        words = "is not there" if not found else f"could be {' or '.join(map(shown, found[:3]))}"
-        raise document.error(f"labels[{short(key)}]: its image {words}; keep one image of that name in the folder")
-    return found[0]
+    if len(found) > 1:
+        some = " or ".join(map(shown, found[:3]))
+        raise document.error(f"labels[{short(key)}]: its image could be {some}; keep one of them in the folder")
+    if not found and key in there:
+        raise document.error(f"labels[{short(key)}]: that file has no ending of images, such as .jpg; rename it")
+    return found[0] if found else key
 
 
 def _refuse_unclear(paths: Sequence[Path]) -> None:

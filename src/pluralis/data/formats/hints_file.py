@@ -41,11 +41,11 @@ def read_hints(path: str | Path, data: Dataset) -> Dataset:
     find = _Rows(data)
     columns = {name: number for number, name in enumerate(data.labels.classes)}
     lines = records(path)
-    _, header = next(lines, (1, []))
+    _, header, _ = next(lines, (1, [], ""))
     if header != _HEADER:
         raise DataError(f"{path}, line 1: a file of hints begins with the line {','.join(_HEADER)}; write it there")
     rows, numbers, sure = array("q"), array("i"), array("f")
-    for line, cells in lines:
+    for line, cells, _ in lines:
         if len(cells) != len(_HEADER):
             raise DataError(f"{path}, line {line}: {len(cells)} cells, not image, label and confidence; mend it")
         image, label = map(restore, cells[:2])

@@ -72,10 +72,11 @@ def _columns(column: dict[str, int], *names: str) -> tuple[int, ...]:
 
 
 def _targets(base: str, links: list[str]) -> dict[str, list[str]]:
-    """The path below `base` of every image that is linked to, and the links, sorted."""
+    """The path below `base` of every image that is linked to, and the links, sorted; a dead link is its own image."""
     inside, found = Inside(base), dict[str, list[str]]()
     for name in sorted(links):
-        found.setdefault(os.path.relpath(inside.find(name), base), []).append(name)
+        target = inside.find(name)
+        found.setdefault(os.path.relpath(target, base) if os.path.isfile(target) else name, []).append(name)
     return found
 
 

@@ -96,14 +96,15 @@ def from_lists(
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     check_size(int(indptr[-1]))
     if not complete:
-        columns = np.array([column for row in present for column in sorted(row or ())], np.int32)
-        return Labels(indptr, columns, np.ones(len(columns), np.int8), classes, ids)
+        columns = np.fromiter((column for row in present for column in sorted(row or ())), np.int32, indptr[-1])
+        return Labels(indptr, columns, np.ones(len(columns), np.int8), classes, ids, copy=False)
     values = np.full(indptr[-1], -1, np.int8)
     for start, row in zip(indptr, present, strict=False):
         if row:
             values[start + np.fromiter(row, np.int64, len(row))] = 1
     looked = int(indptr[-1]) // width if width else 0
-    return Labels(indptr, np.tile(np.arange(width, dtype=np.int32), looked), values, classes, ids)
+    columns = np.tile(np.arange(width, dtype=np.int32), looked)
+    return Labels(indptr, columns, values, classes, ids, copy=False)
 
 
 def to_lists(labels: Labels, unlisted: str | None, blank: bool = False) -> Iterator[list[int] | None]:

@@ -21,7 +21,7 @@ from pluralis.data.formats.folder import Folder
 from pluralis.data.formats.listing import file_names, refuse_twice
 from pluralis.data.formats.text_lines import lines
 from pluralis.data.safe_io import own_file, resolve_inside
-from pluralis.data.whole_file import make_folder, whole_files
+from pluralis.data.whole_file import alone, make_folder, unchanged, whole_files
 from pluralis.errors import DataError, LabelError, nearest, shown
 from pluralis.labels import Labels
 
@@ -54,6 +54,18 @@ def read(
     if not root.is_dir():
         raise DataError(f"there is no folder {str(root)!r}; give the one that holds {names_file.name}")
     folder = Folder(root if images is None else images)
+    with unchanged(names_file, labels_file, *([root / classes] if classes else [])):
+        labels = _labels(root, names_file, labels_file, classes, rule)
+    names = labels.ids
+    try:
+        found = folder.locate(names)
+    except DataError as error:
+        raise DataError(f"{names_file}: {error}") from None
+    refuse_twice(found, names, names_file)
+    return Dataset(folder.tell(found, names_file), labels)
+
+
+def _labels(root: Path, names_file: Path, labels_file: Path, classes: str, rule: str) -> Labels:
     names = _names(own_file(root, names_file))
     matrix = _load(own_file(root, labels_file))
     if matrix.ndim != 2 or len(matrix) != len(names):
@@ -64,15 +76,9 @@ def read(
         raise DataError(f"{labels_file}: {words}")
     listed = _class_names(resolve_inside(root, classes), matrix.shape[1]) if classes else None
     try:
-        labels = Labels.from_dense(matrix, listed, names, rule)
+        return Labels.from_dense(matrix, listed, names, rule)
     except LabelError as error:
         raise DataError(f"{labels_file}: {error}") from None
-    try:
-        found = folder.locate(names)
-    except DataError as error:
-        raise DataError(f"{names_file}: {error}") from None
-    refuse_twice(found, names, names_file)
-    return Dataset(folder.tell(found, names_file), labels)
 
 
 def write(
@@ -89,8 +95,9 @@ def write(
     A convention that has no number for a label in `data`, such as "complete" for an unknown one, is an error. An image
     is named by its path below the folder `images`; without, by its id if that is where its path ends.
 
-    The files of the split are replaced together, never in part. Other label files in the folder stay, if their images
-    and classes are the ones that are written; else it is an error.
+    The files of the split are replaced together: a killed write may leave the file of labels missing, never labels of
+    other images or classes. Other label files in the folder stay, if their images and classes are the ones that are
+    written; else it is an error.
     """
     labels = data.labels if isinstance(data, Dataset) else data
     names_file, labels_file, rule = _places(path, split, file, convention)
@@ -109,17 +116,18 @@ def write(
     table = np.array([number.get(label, 0) for label in (0, 1, -1)], np.int8)  # in the order of the index -1
     make_folder(path)
     beside = [resolve_inside(path, classes)] if classes else []
-    with whole_files(labels_file, *beside, names_file) as parts:  # without names there is nothing to read
-        with parts[0].open("wb") as out:
+    # Other files of labels may go by the names and classes, as long as those stay: what may be missing is the labels.
+    with alone(Path(path) / "formatted"), whole_files(names_file, *beside, labels_file) as parts:
+        with parts[-1].open("wb") as out:
             header = {"descr": "|i1", "fortran_order": False, "shape": labels.shape}
             np.lib.format.write_array_header_1_0(out, header)
             for first in range(0, len(labels), step):
                 out.write(table[labels.dense(np.arange(first, min(first + step, len(labels))))].tobytes())
-        with parts[-1].open("wb") as out:
+        with parts[0].open("wb") as out:
             np.save(out, names, allow_pickle=False)
         others = sorted(set(Path(path).glob("formatted_*_labels*.npy")) - {labels_file})
         own = {labels_file.with_name(f"formatted_{split}_{what}.npy") for what in _FILES}
-        _refuse_mixture([other for other in others if other in own], parts[-1], names_file)
+        _refuse_mixture([other for other in others if other in own], parts[0], names_file)
         if classes:
             parts[1].write_text("".join(f"{name}\n" for name in labels.classes), encoding="utf-8")
             _refuse_mixture(others if beside[0].exists() else [], parts[1], beside[0])

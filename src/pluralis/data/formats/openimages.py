@@ -19,7 +19,7 @@ from pluralis.data.formats.listing import check_images, file_names, left_out, lo
 from pluralis.data.formats.table import rows_of
 from pluralis.data.formats.text_lines import open_text
 from pluralis.data.safe_io import own_file
-from pluralis.data.whole_file import whole_text
+from pluralis.data.whole_file import alone, unchanged, whole_files
 from pluralis.errors import DataError, shown
 from pluralis.labels import Labels
 
@@ -52,10 +52,11 @@ def read(
     if missing not in ("error", "drop"):
         raise DataError(f"missing={missing!r} is not possible; choose 'error' or 'drop'")
     file, folder = _places(Path(path), images, split)
-    table = _Table(None if names is None else _descriptions(Path(names)))
-    for source in (file, machine, boxes):
-        if source is not None:
-            table.add(Path(source))
+    sources = [Path(source) for source in (file, machine, boxes) if source is not None]
+    with unchanged(*sources, *([] if names is None else [names])):
+        table = _Table(None if names is None else _descriptions(Path(names)))
+        for source in sources:
+            table.add(source)
     return table.dataset(folder, suffix, drop=missing == "drop")
 
 
@@ -67,6 +68,8 @@ def write(
     An image without labels and hints cannot be told in this format. With `images` an image is named by its path below
     that folder, less the ending where it is .jpg for all; without, by its id. Read again with the same `names`, and
     with suffix="" where the names are whole file names.
+
+    Both files are replaced together: a killed write may leave `path` missing, never labels with other classes.
     """
     labels = data.labels if isinstance(data, Dataset) else data
     hints = data.hints if isinstance(data, Dataset) else None
@@ -80,20 +83,21 @@ def write(
         )
     codes = [neutralise(name) for name in labels.classes]
     ids = [neutralise(name) for name in (labels.ids if images is None else _named(data, images))]
-    if names is not None:
-        with whole_text(names) as file:
+    with alone(path), whole_files(*([] if names is None else [names]), path) as [*described, listed]:
+        for part in described:
+            with part.open("w", encoding="utf-8", newline="\n") as file:
+                writer = csv.writer(file)
+                writer.writerow(["LabelName", "DisplayName"])
+                writer.writerows(zip(codes, codes, strict=True))
+        with listed.open("w", encoding="utf-8", newline="\n") as file:
             writer = csv.writer(file)
-            writer.writerow(["LabelName", "DisplayName"])
-            writer.writerows(zip(codes, codes, strict=True))
-    with whole_text(path) as file:
-        writer = csv.writer(file)
-        writer.writerow(_HEADER)
-        for name, columns, values in rows_of(labels, ids):
-            known = zip(columns, values, strict=True)
-            writer.writerows((name, "verification", codes[c], int(v > 0)) for c, v in known)
-        if hints is not None:
-            entries = zip(hints.rows, hints.columns, hints.confidence, strict=True)
-            writer.writerows((ids[r], "machine", codes[c], f"{sure:.9g}") for r, c, sure in entries)
+            writer.writerow(_HEADER)
+            for name, columns, values in rows_of(labels, ids):
+                known = zip(columns, values, strict=True)
+                writer.writerows((name, "verification", codes[c], int(v > 0)) for c, v in known)
+            if hints is not None:
+                entries = zip(hints.rows, hints.columns, hints.confidence, strict=True)
+                writer.writerows((ids[r], "machine", codes[c], f"{sure:.9g}") for r, c, sure in entries)
 
 
 def _named(data: Dataset | Labels, images: str | Path) -> list[str]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pluralis.errors import DataError, shown
 
-_WORDS = {str: "a text", float: "a number", int: "a whole number", Sequence: "a list of names"}
+_WORDS = {str: "a text", float: "a number", int: "a whole number", bool: "true or false", Sequence: "a list of names"}
 
 
 def fit_options(format: str, call: Callable[..., Any], given: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def fit_option(format: str, name: str, value: Any, kind: Any) -> Any:
 
 def _parts(kind: Any) -> list[Any]:
     """What an annotation allows: classes without what is in their brackets."""
-    if isinstance(kind, UnionType):
+    if get_origin(kind) in (Union, UnionType):
         return [part for one in get_args(kind) for part in _parts(one)]
     origin = get_origin(kind) or kind
     return [str if origin is Literal else origin]
@@ -64,14 +64,22 @@ def _as(value: Any, kind: Any) -> Any:
     if kind is Path and isinstance(value, os.PathLike):
         return Path(value)
     if kind is Sequence and isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return value
-    if kind in (int, float) and not isinstance(value, bool):
-        wanted = Real if kind is float else Integral
-        if isinstance(value, wanted):
-            return kind(value)
-        if isinstance(value, str):
-            try:
-                return kind(value)
-            except ValueError:
-                return None
+        names = [_as(name, str) for name in value]
+        return None if None in names else names
+    if kind is bool:
+        return value if isinstance(value, bool) else {"true": True, "false": False}.get(str(value))
+    if kind in (int, float) and isinstance(value, str | Real) and not isinstance(value, bool):
+        try:
+            return float(value) if kind is float else _whole(value)
+        except (ValueError, OverflowError):
+            return None
     return None
+
+
+def _whole(value: str | Real) -> int | None:
+    """1e3 and 10.0 are whole numbers too."""
+    try:
+        return int(str(value))  # exact, however long it is
+    except ValueError:
+        number = float(value)
+        return int(number) if number.is_integer() else None
