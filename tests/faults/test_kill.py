@@ -18,6 +18,7 @@ from tests.faults.attempts import attempt
 from tests.methods.check_method import ACTIVE, HEADS
 
 METHODS = ["an", "gr", "em-apl", "cls", "lac", "pu-mlc"]  # a plain loss and the five systems; the others when slow
+FIRST = ("an", "cls", "lac")  # one network, two, and two stages with a queue: killed in every run of the tests
 POINTS = 10
 
 
@@ -79,7 +80,7 @@ def kill_and_compare(tmp_path: Path, photos: Path, method: str, points: int, see
     assert final_state(folder) == expected
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [m if m in FIRST else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_killed_runs_end_like_uninterrupted_ones(tmp_path: Path, photos: Path, method: str) -> None:
     kill_and_compare(tmp_path, photos, method, POINTS, seed=0)
 
