@@ -33,16 +33,9 @@ from pluralis.data.rows import select_rows
 from pluralis.data.source import load_source, load_split
 from pluralis.errors import DataError, Interrupted, LabelError, PluralisError, RecipeError
 from pluralis.labels import Labels
+from tests.data_command import pluralis
 
 HOSTILE = "<img src=x onerror=alert(1)> & $\\frac{$ [red]"
-
-
-def pluralis(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["data", *map(str, words)], env={"COLUMNS": "200"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pluralis.errors import CheckpointError, DataError, Interrupted, NonFiniteLo
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock, LossMethod, Method, PredictTrain
-from tests.toys import TwoStages, loss_method, plan, scenes
+from tests.toys import TwoStages, loss_method, plan, scenes, stopped_at
 
 
 def test_the_loss_falls_and_the_last_epoch_is_kept() -> None:
@@ -26,17 +26,6 @@ def test_the_loss_falls_and_the_last_epoch_is_kept() -> None:
     assert (result.rule, result.chosen) == ("last epoch", 3)
 
 
-def stopped_at(calls: int) -> object:
-    """A request to stop after so many steps."""
-    left = [calls]
-
-    def ask() -> bool:
-        left[0] -= 1
-        return left[0] < 0
-
-    return ask
-
-
 @pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 9, 13, 17])
 def test_a_stopped_run_goes_on_exactly(tmp_path: Path, steps: int) -> None:
     """In mid-epoch, at the end of an epoch and of a stage, with label state, EMA, dropout and a counter."""
@@ -44,7 +33,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path, steps: int) -> None:
     whole = TwoStages(40)
     expected = fit(whole, data, plan(ema=0.9, clip=1.0), seed=3)
     with pytest.raises(Interrupted):
-        fit(TwoStages(40), data, plan(ema=0.9, clip=1.0), seed=3, store=Store(tmp_path), should_stop=stopped_at(steps))  # type: ignore[arg-type]
+        fit(TwoStages(40), data, plan(ema=0.9, clip=1.0), seed=3, store=Store(tmp_path), should_stop=stopped_at(steps))
     again = TwoStages(40, seed=9)  # other starting weights: everything must come from the checkpoint
     found = fit(again, data, plan(ema=0.9, clip=1.0), seed=3, store=Store(tmp_path))
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
@@ -129,7 +118,7 @@ def test_the_weights_of_the_best_epoch_are_left_in_the_method(ema: float) -> Non
 def test_the_best_epoch_survives_a_restart(tmp_path: Path) -> None:
     rule, data = Scripted([0.9, 0.2, 0.1]), scenes(16)
     with pytest.raises(Interrupted):
-        fit(loss_method(), data, plan(epochs=3), rule=rule, store=Store(tmp_path), should_stop=stopped_at(3))  # type: ignore[arg-type]
+        fit(loss_method(), data, plan(epochs=3), rule=rule, store=Store(tmp_path), should_stop=stopped_at(3))
     method, later = loss_method(seed=4), Scripted([0.2, 0.1])
     result = fit(method, data, plan(epochs=3), rule=later, store=Store(tmp_path))
     assert result.chosen == 0
@@ -150,7 +139,7 @@ def test_nor_after_a_restart(tmp_path: Path, steps: int) -> None:
     data, settings, scores = scenes(16), plan(epochs=2, batch_size=16), [0.9, 0.8, 0.2, 0.1]
     first = Scripted(scores)
     with pytest.raises(Interrupted):
-        fit(TwoStages(16), data, settings, rule=first, store=Store(tmp_path), should_stop=stopped_at(steps))  # type: ignore[arg-type]
+        fit(TwoStages(16), data, settings, rule=first, store=Store(tmp_path), should_stop=stopped_at(steps))
     later = Scripted(scores[len(first.seen) :])
     result = fit(TwoStages(16, seed=4), data, settings, rule=later, store=Store(tmp_path))
     assert (len(result.history), result.chosen) == (4, 2)

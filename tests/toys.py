@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,17 @@ def loss_method(name: str = "an", seed: int = 0, dropout: float = 0.0) -> LossMe
 
 def plan(**changes: object) -> Stage:
     return Stage(**{"epochs": 2, "batch_size": 8, "lr": 1e-3, "head_lr": 1.0, "warmup": 0.0, **changes})  # type: ignore[arg-type]
+
+
+def stopped_at(calls: int) -> Callable[[], bool]:
+    """A request to stop after so many steps."""
+    left = [calls]
+
+    def ask() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    return ask
 
 
 class TwoStages(Method):

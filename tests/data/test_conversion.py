@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from pluralis.cli import app
 from pluralis.config import parse_option
 from pluralis.data import protocols
 from pluralis.data.conversion import Target, _text
@@ -25,20 +23,13 @@ from pluralis.data_cli import _part
 from pluralis.errors import DataError, PluralisError, RecipeError
 from pluralis.labels import Labels
 from tests.data.test_shards import pack, picture
+from tests.data_command import pluralis
 
 NAMES = ["a/1.jpg", "a/10.jpg", "a/9.jpg", "b c.jpg"]
 CLASSES = ["zebra", "ant", "a 'bee'", "never"]
 MIXED = [[1, 0, -1, 0], [-1, 1, 1, 0], [0, 0, 1, 0], [0, -1, 0, 0]]
 PRESENT = [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
 COMPLETE = [[1, -1, -1, -1], [-1, 1, 1, -1], [-1, -1, 1, -1], [-1, -1, -1, -1]]
-
-
-def pluralis(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["data", *map(str, words)], env={"COLUMNS": "200"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 def read_again(said: str) -> Dataset:

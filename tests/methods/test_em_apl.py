@@ -20,8 +20,7 @@ from pluralis.methods import create_method
 from pluralis.methods.em_apl import EmApl
 from pluralis.models import create_model
 from pluralis.state import LabelState
-from tests.test_engine import stopped_at
-from tests.toys import plan, scenes
+from tests.toys import plan, scenes, stopped_at
 
 ROWS, CLASSES = 60, 5
 
@@ -207,7 +206,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path, steps: int) -> None:
     expected = fit(whole, data, stage, seed=3)
     cut = over_scenes("em-apl", data.labels, **params)
     with pytest.raises(Interrupted):
-        fit(cut, data, stage, seed=3, store=Store(tmp_path), should_stop=stopped_at(steps))  # type: ignore[arg-type]
+        fit(cut, data, stage, seed=3, store=Store(tmp_path), should_stop=stopped_at(steps))
     again = over_scenes("em-apl", data.labels, **params)
     with torch.no_grad():
         for parameter in again.parameters():

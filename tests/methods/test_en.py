@@ -17,8 +17,7 @@ from pluralis.losses import functional
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods.en import ExpectedNegatives, expected_negatives
 from pluralis.models import create_model
-from tests.test_engine import stopped_at
-from tests.toys import plan, scenes
+from tests.toys import plan, scenes, stopped_at
 
 ROWS, CLASSES = 40, 4
 DENSE = np.random.default_rng(0).choice([-1, 0, 1], size=(ROWS, CLASSES), p=[0.1, 0.6, 0.3]).astype(np.int8)
@@ -122,7 +121,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
     whole = make(0)
     expected = fit(whole, data, plan(epochs=3), seed=3)
     with pytest.raises(Interrupted):
-        fit(make(0), data, plan(epochs=3), seed=3, store=Store(tmp_path), should_stop=stopped_at(4))  # type: ignore[arg-type]
+        fit(make(0), data, plan(epochs=3), seed=3, store=Store(tmp_path), should_stop=stopped_at(4))
     again = make(9)
     found = fit(again, data, plan(epochs=3), seed=3, store=Store(tmp_path))
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())

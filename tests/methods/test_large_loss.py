@@ -19,8 +19,7 @@ from pluralis.method import Batch, Clock, Setup
 from pluralis.methods import create_method
 from pluralis.methods.large_loss import LargeLossCp
 from pluralis.models import create_model
-from tests.test_engine import stopped_at
-from tests.toys import plan, scenes
+from tests.toys import plan, scenes, stopped_at
 
 ROWS, CLASSES = 12, 6
 LABELS = Labels.from_dense(
@@ -122,7 +121,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
     expected = fit(whole, data, plan(epochs=3), seed=3)
     assert expected.history[-1]["corrected labels"] == 2 * 3 * math.ceil(8 * 10 * 0.05)
     with pytest.raises(Interrupted):
-        fit(make(0), data, plan(epochs=3), seed=3, store=Store(tmp_path), should_stop=stopped_at(4))  # type: ignore[arg-type]
+        fit(make(0), data, plan(epochs=3), seed=3, store=Store(tmp_path), should_stop=stopped_at(4))
     again = make(9)
     found = fit(again, data, plan(epochs=3), seed=3, store=Store(tmp_path))
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())

@@ -25,7 +25,7 @@ from pluralis.methods.relabel import Relabel
 from pluralis.models import create_model
 from pluralis.stage import Stage
 from tests.children import call, call_in_two
-from tests.toys import plan, scenes
+from tests.toys import plan, scenes, stopped_at
 
 LABELS = Labels.from_lists([[0], [1], [2], [3], [0, 2], []], 4, negatives=[[3], [], [], [1], [], [2]])
 GIVEN = LABELS.dense()
@@ -253,15 +253,9 @@ def test_a_stopped_run_ends_with_the_same_bits(params: dict[str, Any], tmp_path:
     total = 4 * len(whole.stages(stage))  # two epochs of two steps
     assert len(expected.history) == total // 2
     for stop in (4, *range(3, total, 4)):  # at the end of a stage; in the last epoch of each
-        left = [stop]
-
-        def should_stop(left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
-
         store = Store(tmp_path / str(stop))
         with pytest.raises(Interrupted):
-            fit(relabel(data.labels, **params), data, stage, seed=3, store=store, should_stop=should_stop)
+            fit(relabel(data.labels, **params), data, stage, seed=3, store=store, should_stop=stopped_at(stop))
         again = relabel(data.labels, seed=9, **params)
         assert fit(again, data, stage, seed=3, store=store).history == expected.history
         assert state_hash(again.state_dict()) == state_hash(whole.state_dict()), f"stopped at step {stop}"
@@ -274,12 +268,12 @@ def test_a_stopped_run_ends_with_the_same_bits(params: dict[str, Any], tmp_path:
     assert torch.equal(predict(bare, data), predict(whole, data))
 
 
-def train_all(folder: Path) -> None:
+def train_as_one_of_some(folder: Path, params: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     folder.mkdir(exist_ok=True)
     with distributed.process_group(torch.device("cpu")):
-        data = scenes(18)
-        method = relabel(data.labels, **{**ALL, "rounds": 1})
+        data = scenes(18)  # the last batch of 8 holds 2 rows, one for each process: it may be of a fold
+        method = relabel(data.labels, **params)
         for module in method.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
@@ -289,8 +283,14 @@ def train_all(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path: Path) -> None:
-    for done in (call(train_all, tmp_path / "one"), *call_in_two(train_all, tmp_path / "two")):
+@pytest.mark.parametrize(
+    "params",
+    [{**ALL, "rounds": 1}, {"folds": 2, "refresh": 0.3, "loss_params": {"mechanism": "rate"}}],
+    ids=["all", "a learned rate"],
+)
+def test_two_processes_are_one(tmp_path: Path, params: dict[str, Any]) -> None:
+    train = train_as_one_of_some
+    for done in (call(train, tmp_path / "one", params), *call_in_two(train, tmp_path / "two", params)):
         assert done.returncode == 0, done.stderr[-3000:]
     one = load_file(tmp_path / "one" / "0.safetensors")
     two = [load_file(tmp_path / "two" / f"{rank}.safetensors") for rank in (0, 1)]

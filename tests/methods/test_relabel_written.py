@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from scipy.integrate import quad
 
-from pluralis import PartialLabelClassifier, Recipe, distributed, load_run, train
+from pluralis import PartialLabelClassifier, Recipe, load_run, train
 from pluralis.checkpoint import Store, state_hash
 from pluralis.engine import fit
 from pluralis.errors import Interrupted, RecipeError
@@ -23,10 +22,8 @@ from pluralis.methods import create_method, start_heads, start_values
 from pluralis.methods.relabel import Relabel
 from pluralis.missing_labels import how_written
 from pluralis.models import create_model
-from pluralis.stage import Stage
 from pluralis.tune import selection_in
-from tests.children import call, call_in_two
-from tests.toys import plan, scenes
+from tests.toys import plan, scenes, stopped_at
 
 LABELS = Labels.from_lists([[0], [1], [2, 3], [], [1], []], 4, negatives=[[3], [], [], [1], [], []])
 GIVEN = LABELS.dense()
@@ -232,16 +229,6 @@ def test_a_batch_of_nothing_but_the_fold_teaches_a_rate_nothing(unlabelled: str)
     assert not tally.sums.any()
 
 
-def stop_after(steps: int) -> Any:
-    left = [steps]
-
-    def should_stop() -> bool:
-        left[0] -= 1
-        return left[0] < 0
-
-    return should_stop
-
-
 @pytest.mark.parametrize(
     ("params", "points"),
     [
@@ -259,7 +246,7 @@ def test_a_learned_rate_survives_a_stop_at_any_step(params: dict[str, Any], poin
     for stop in points:
         store = Store(tmp_path / str(stop))
         with pytest.raises(Interrupted):
-            fit(relabel(data.labels, **params), data, stage, seed=3, store=store, should_stop=stop_after(stop))
+            fit(relabel(data.labels, **params), data, stage, seed=3, store=store, should_stop=stopped_at(stop))
         again = relabel(data.labels, seed=9, **params)
         assert fit(again, data, stage, seed=3, store=store).history == expected.history
         assert state_hash(again.state_dict()) == state_hash(whole.state_dict()), f"stopped at step {stop}"
@@ -271,31 +258,6 @@ def test_a_learned_rate_survives_a_stop_at_any_step(params: dict[str, Any], poin
     assert not any("tally" in key for key in whole.weights())
     assert torch.equal(how_written(bare)["rate"], loss_of(whole).rates())
     assert torch.equal(predict(bare, data), predict(whole, data))
-
-
-def train_by_rate(folder: Path) -> None:
-    torch.set_num_threads(1)
-    folder.mkdir(exist_ok=True)
-    with distributed.process_group(torch.device("cpu")):
-        data = scenes(18)  # the last batch of 8 holds 2 rows, one for each process: it may be of the fold
-        method = relabel(data.labels, folds=2, refresh=0.3, loss_params=LEARNED)
-        for module in method.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        fit(method, data, Stage(epochs=2, batch_size=8, lr=1e-3, head_lr=3, freeze_bn=True), seed=3)
-        state = {key: value.contiguous() for key, value in method.state_dict().items()}
-        save_file(state, folder / f"{distributed.rank()}.safetensors")
-
-
-@pytest.mark.slow
-def test_two_processes_learn_the_rate_of_one(tmp_path: Path) -> None:
-    for done in (call(train_by_rate, tmp_path / "one"), *call_in_two(train_by_rate, tmp_path / "two")):
-        assert done.returncode == 0, done.stderr[-3000:]
-    one = load_file(tmp_path / "one" / "0.safetensors")
-    two = [load_file(tmp_path / "two" / f"{rank}.safetensors") for rank in (0, 1)]
-    assert state_hash(two[0]) == state_hash(two[1])
-    for key, value in one.items():
-        torch.testing.assert_close(two[0][key], value, rtol=2e-3, atol=1e-3 if "soft" in key else 2e-5)
 
 
 def biases(method: Relabel) -> list[torch.Tensor]:

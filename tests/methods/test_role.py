@@ -16,8 +16,7 @@ from pluralis.labels import Labels
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods.role import Role
 from pluralis.models import create_model
-from tests.test_engine import stopped_at
-from tests.toys import plan, scenes
+from tests.toys import plan, scenes, stopped_at
 
 ROWS, CLASSES = 200, 5
 DENSE = np.random.default_rng(0).choice([-1, 0, 1], size=(ROWS, CLASSES), p=[0.1, 0.6, 0.3]).astype(np.int8)
@@ -152,7 +151,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
         store = tmp_path / str(steps)
         cut = over_scenes(data.labels, linear_epochs=1)
         with pytest.raises(Interrupted):
-            fit(cut, data, plan(ema=0.8), seed=3, store=Store(store), should_stop=stopped_at(steps))  # type: ignore[arg-type]
+            fit(cut, data, plan(ema=0.8), seed=3, store=Store(store), should_stop=stopped_at(steps))
         again = over_scenes(data.labels, seed=9, linear_epochs=1)
         found = fit(again, data, plan(ema=0.8), seed=3, store=Store(store))
         assert state_hash(again.state_dict()) == state_hash(whole.state_dict())

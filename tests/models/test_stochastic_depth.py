@@ -14,7 +14,7 @@ from pluralis.errors import Interrupted, RecipeError
 from pluralis.method import LossMethod
 from pluralis.models import create_model
 from pluralis.models.stochastic_depth import Skip
-from tests.toys import loss_method, plan, scenes
+from tests.toys import loss_method, plan, scenes, stopped_at
 
 
 def skip_of(rate: float) -> Skip:
@@ -83,16 +83,11 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path: Path) -> None:
         made.net = create_model("tiny", 10, drop_path=0.5)
         return made
 
-    data, left = scenes(24), [3]
-
-    def stop() -> bool:
-        left[0] -= 1
-        return left[0] < 0
-
+    data = scenes(24)
     whole = method()
     expected = fit(whole, data, plan())
     with pytest.raises(Interrupted):
-        fit(method(), data, plan(), store=Store(tmp_path), should_stop=stop)
+        fit(method(), data, plan(), store=Store(tmp_path), should_stop=stopped_at(3))
     again = method(seed=5)
     found = fit(again, data, plan(), store=Store(tmp_path))
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
