@@ -321,8 +321,8 @@ class Bench:
     def __init__(
         self, out: Path, groups: list[str], only: list[str], settings: list[str], file: Path | None, most_seeds: int
     ) -> None:
-        self.out, self.groups, self.only, self.settings, self.file = out, groups, only, settings, file
-        self.most_seeds = most_seeds
+        self.out, self.only, self.settings, self.file = out, only, settings, file
+        self.groups = {name: int(seeds or most_seeds) for name, _, seeds in (group.partition(":") for group in groups)}
         self.failed: list[tuple[str, int]] = []
         self.known: dict[str, Any] = {}
         if file is not None and file.exists():
@@ -380,8 +380,8 @@ class Bench:
     def next(self, busy: Container[tuple[str, int]]) -> tuple[Row, int] | None:
         """Within a group seed by seed, so that every method has one before any has three."""
         every = self.rows()
-        for group in self.groups:
-            for seed in range(self.most_seeds):
+        for group, most_seeds in self.groups.items():
+            for seed in range(most_seeds):
                 for row in every:
                     wanted = row.group == group and seed < row.seeds and (row.key, seed) not in busy
                     if wanted and seed not in self.runs(row):
@@ -534,7 +534,13 @@ if __name__ == "__main__":
     parser.add_argument("--images", default="", help="the VOC2012 folder; without it the table of --json is printed")
     parser.add_argument("--out", type=Path, default=Path("runs/voc2012"))
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--groups", nargs="+", default=["fair", "comparators", "published", "ratios"])
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        default=["fair", "comparators", "published", "ratios"],
+        metavar="GROUP[:SEEDS]",
+        help="in this order, with at most so many seeds",
+    )
     parser.add_argument(
         "--only", nargs="+", default=[], help="rows of these methods, or with such a part of their name, alone"
     )

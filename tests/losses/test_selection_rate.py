@@ -9,7 +9,8 @@ import torch
 
 from pluralis.errors import DataError, RecipeError
 from pluralis.labels import Labels
-from pluralis.losses import create_loss, estimate_rate
+from pluralis.losses import create_loss, estimate_rate, selection_posterior
+from pluralis.losses.functional import selection
 from pluralis.method import Setup
 from pluralis.methods import create_method
 from pluralis.models import create_model
@@ -187,6 +188,13 @@ def test_extreme_rates_are_finite():
         assert found.isfinite()
         assert slope.isfinite().all()
         assert loss.rate_logit.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("rate", [torch.tensor(0.4), torch.full((4,), 0.4)], ids=["one", "each"])
+def test_a_rate_may_lie_on_another_device(rate):
+    z, y = torch.zeros(3, 4, device="meta"), torch.zeros(3, 4, device="meta")
+    assert selection(z, y, mechanism="rate", rate=rate).device == z.device
+    assert selection_posterior(z, y, mechanism="rate", rate=rate).device == z.device
 
 
 def test_the_method_starts_trains_and_reads_back():

@@ -26,14 +26,14 @@ def rate_likelihood(rate: float | Tensor, absent: bool) -> RowKernel:
 
 def rate_posterior(rate: float | Tensor, absent: bool) -> RowKernel:
     """Gives the chances of being present in the place of the derivative: σ(z + log(1−ρ)) where a label is hidden."""
-    _, log_unwritten = _logs(rate)
+    _, log_hidden = _logs(rate)
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
         minus, known, hidden = roles(z, y)
         unknown = 1 - known
         if absent:
             hidden = unknown
-        found = (z + log_unwritten).sigmoid_().mul_(hidden).addcmul_(z.sigmoid(), unknown - hidden)
+        found = (z + _beside(z, log_hidden)).sigmoid_().mul_(hidden).addcmul_(z.sigmoid(), unknown - hidden)
         return z.sum(1), found.sub_(minus.clamp_(max=0)), None
 
     return kernel
@@ -117,7 +117,12 @@ def _logs(rate: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
     return (math.log(rate) if rate > 0 else _NEVER), (math.log1p(-rate) if rate < 1 else -math.inf)
 
 
-def _likelihood(log_rate: float | Tensor, log_unwritten: float | Tensor, absent: bool, learned: bool) -> RowKernel:
+def _beside(z: Tensor, value: float | Tensor) -> float | Tensor:
+    """A rate may come from another device than the logits."""
+    return value.to(z.device) if isinstance(value, Tensor) else value
+
+
+def _likelihood(log_written: float | Tensor, log_hidden: float | Tensor, absent: bool, learned: bool) -> RowKernel:
     """From the log-odds x that a label is written, σ(x) = ρp: an unknown label costs softplus(x).
 
     x = min(z, −log(1−ρ)) + log ρ − softplus(−|z + log(1−ρ)|), which keeps its digits for every z and ρ.
@@ -125,7 +130,8 @@ def _likelihood(log_rate: float | Tensor, log_unwritten: float | Tensor, absent:
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
         if not learned and fusible(z):
-            return *rate_rows(z, y, log_rate, log_unwritten, absent, slope), None
+            return *rate_rows(z, y, log_written, log_hidden, absent, slope), None
+        log_rate, log_unwritten = _beside(z, log_written), _beside(z, log_hidden)
         minus, known, hidden = roles(z, y)
         if absent:
             hidden = 1 - known
