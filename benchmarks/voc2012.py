@@ -279,6 +279,10 @@ RELABEL_IDEAS = {
     **HEAD_IDEAS,
     "csra, strong student": ("model.head=csra", "method.params.student=strong"),
     "pair, strong student": ("method.params.pair=true", "method.params.student=strong"),
+    "csra, strong crops": ("model.head=csra", "method.params.student=strong-crop"),
+    "strong crops": ("method.params.student=strong-crop",),
+    "csra, pair": ("model.head=csra", "method.params.pair=true"),
+    "csra, pair, strong crops": ("model.head=csra", "method.params.pair=true", "method.params.student=strong-crop"),
     "r 0.25": ("model.head_params.r=0.25",),
     "r 1": ("model.head_params.r=1",),
 }

@@ -25,7 +25,7 @@ class Stage:
     ema: float = 0.0  # decay of the moving average of the weights; 0 = none
     freeze: int = 0  # stages of the backbone, from the input, that do not train; -1 = the whole backbone
     freeze_bn: bool = False  # keep all batch-norm statistics as they are
-    augment: str = "crop"  # none | flip | crop | multi-scale | window | strong | strong-released
+    augment: str = "crop"  # none | flip | crop | multi-scale | window | strong | strong-crop | strong-released
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -39,7 +39,7 @@ class Stage:
 _CHOICES = {
     "optimizer": ("adam", "adamw", "sgd"),
     "schedule": ("constant", "cosine", "one-cycle"),
-    "augment": ("none", "flip", "crop", "multi-scale", "window", "strong", "strong-released"),
+    "augment": ("none", "flip", "crop", "multi-scale", "window", "strong", "strong-crop", "strong-released"),
 }
 _RANGES: dict[str, tuple[float, float]] = {
     "epochs": (1, 1e6),

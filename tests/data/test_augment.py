@@ -12,9 +12,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from pluralis.data import augment, randaugment
-from pluralis.data.augment import AUGMENTS, COLUMNS, make_view
+from pluralis.data.augment import AUGMENTS, COLUMNS, Augment, make_view
 from pluralis.data.loader import Loader, TensorImages
-from pluralis.data.randaugment import COLOUR, FILL, GEOMETRIC, OPERATIONS, Strong
+from pluralis.data.randaugment import COLOUR, FILL, GEOMETRIC, OPERATIONS, Strong, mean_level
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
@@ -204,6 +204,14 @@ def test_a_window_is_a_slice() -> None:
         AUGMENTS["window"](PIXELS, draws("window"), 64)
 
 
+def test_a_strong_crop_is_the_strong_view_of_a_crop() -> None:
+    table = torch.cat([draws("crop"), chosen("identity")], 1)
+    table[:, 4] = 0.999  # the crop is not mirrored
+    expected = Augment(flip=True, area=0.4)(PIXELS, table[:, :COLUMNS], 32)
+    expected[:, :, :8, :8] = FILL
+    torch.testing.assert_close(AUGMENTS["strong-crop"](PIXELS, table, 32), expected, rtol=0, atol=2e-2)
+
+
 @pytest.mark.parametrize("name", AUGMENTS)
 def test_every_augmentation_is_a_function_of_row_and_draws(name: str) -> None:
     """The same alone and in a batch, in the range of pictures, and what it is given stays as it was."""
@@ -272,6 +280,24 @@ def test_a_few_at_a_time_give_what_all_together_give_whatever_the_threads(name: 
     assert torch.equal(made[1], made[2])
     assert torch.equal(made[1], made[5])
     torch.testing.assert_close(made[1], AUGMENTS[name](pixels, table, size), rtol=0, atol=2e-3)
+
+
+def test_the_level_of_a_single_picture_is_the_same_with_any_number_of_threads() -> None:
+    """With one sum over the whole picture, two threads round differently in every second one."""
+    pictures, threads = (
+        torch.rand(20, 1, 224, 224, generator=torch.Generator().manual_seed(0)) * 255,
+        torch.get_num_threads(),
+    )
+    levels = []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            levels.append(torch.stack([mean_level(picture) for picture in pictures]))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(levels[0], levels[1])
+    assert torch.equal(levels[0], levels[2])
+    torch.testing.assert_close(levels[0].flatten().double(), pictures.double().mean((1, 2, 3)), rtol=1e-6, atol=0)
 
 
 def test_a_part_is_sampled_where_the_affine_map_says() -> None:

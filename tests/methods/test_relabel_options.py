@@ -162,9 +162,10 @@ def test_each_teacher_labels_its_fold_and_a_student_labels_all() -> None:
     assert len(method.stages(plan())) == 4
 
 
-def test_students_alone_see_the_strong_view() -> None:
+@pytest.mark.parametrize("view", ["strong", "strong-crop"])
+def test_students_alone_see_the_strong_view(view: str) -> None:
     data, seen = scenes(16), {}
-    method = relabel(data.labels, student="strong")
+    method = relabel(data.labels, student=view)
     forward = method.forward
 
     def watched(batch: Batch, clock: Clock) -> Any:
@@ -173,7 +174,7 @@ def test_students_alone_see_the_strong_view() -> None:
 
     method.forward = watched  # type: ignore[method-assign]
     fit(method, data, plan(epochs=1, augment="flip"), seed=3)
-    for stage, name in enumerate(("flip", "strong")):
+    for stage, name in enumerate(("flip", view)):
         (expected, *_) = data.batches(8, [name], 3, Clock(stage=stage))
         assert len(seen[stage]) == 1
         assert torch.equal(seen[stage][0], expected.views[0])

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.data.randaugment import Strong
+from pluralis.data.randaugment import Strong, mean_level
 from pluralis.data.reused import Empty
 from pluralis.errors import RecipeError
 
@@ -26,10 +26,11 @@ _TOGETHER = 2**19  # numbers that a CPU changes at a time: with what lies betwee
 class Change(Protocol):
     """What makes a view of each picture out of `columns` uniform numbers."""
 
-    columns: ClassVar[int]
+    @property
+    def columns(self) -> int: ...
 
     def __call__(self, images: Tensor, draws: Tensor, size: int) -> Tensor:
-        """images [B, 3, H, W] uint8 and draws [B, columns] in [0, 1) -> [B, 3, size, size] on the 0-255 scale."""
+        """images [B, 3, H, W] and draws [B, columns] in [0, 1) -> [B, 3, size, size] on the 0-255 scale."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Augment:
         bright, contrast, saturation = (1 + self.jitter * (2 * draws[:, 5:8] - 1)).T[..., None, None]
         red, green, blue = images.unbind(1)
         grey = (red * _GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2])
-        level = grey.mean((1, 2), keepdim=True)
+        level = mean_level(grey)
         shift = grey.mul_(bright * contrast * (1 - saturation)).add_(bright * (1 - contrast) * level)
         scale = (bright * contrast * saturation)[:, None]
         return torch.addcmul(shift[:, None], images, scale, out=images).clamp_(0, 255)
@@ -111,6 +112,22 @@ class Window:
         return images[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
+@dataclass(frozen=True)
+class InTurn:
+    """One change, and then another of what it made."""
+
+    first: Change
+    then: Change
+
+    @property
+    def columns(self) -> int:
+        return self.first.columns + self.then.columns
+
+    def __call__(self, images: Tensor, draws: Tensor, size: int) -> Tensor:
+        own = self.first.columns
+        return self.then(self.first(images, draws[:, :own], size), draws[:, own:], size)
+
+
 def _part(images: Tensor, width: Tensor, height: Tensor, x: Tensor, y: Tensor, mirror: Tensor, size: int) -> Tensor:
     """The part of each picture with that share of its sides, x and y of the way through what is left, at `size`."""
     # By sums: `F.affine_grid` multiplies matrices, which takes a CPU longer than the sampling itself.
@@ -128,6 +145,7 @@ AUGMENTS: dict[str, Change] = {
     "multi-scale": MultiScale(),
     "window": Window(),
     "strong": Strong(),
+    "strong-crop": InTurn(Augment(area=0.4), Strong()),
     "strong-released": Strong(released=True),
 }
 

@@ -109,12 +109,17 @@ def _grey(images: Tensor) -> Tensor:
     return (red * 0.299 + green * 0.587 + blue * 0.114)[:, None]
 
 
+def mean_level(grey: Tensor) -> Tensor:
+    """The mean [..., 1, 1] of pictures [..., H, W], row by row: all at once, threads would share the sum of one."""
+    return grey.mean(-1, keepdim=True).mean(-2, keepdim=True)
+
+
 def _brightness(x: Tensor, factor: Tensor) -> Tensor:
     return x * factor
 
 
 def _contrast(x: Tensor, factor: Tensor) -> Tensor:
-    return torch.lerp(_grey(x).mean((1, 2, 3), keepdim=True), x, factor)
+    return torch.lerp(mean_level(_grey(x)), x, factor)
 
 
 def _colour(x: Tensor, factor: Tensor) -> Tensor:

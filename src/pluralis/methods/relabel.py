@@ -21,6 +21,7 @@ from pluralis.state import Kept, LabelState
 from pluralis.views import VIEWS
 
 _NAME = "method relabel"
+_STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of the augmentations
 
 
 class Relabel(Method):
@@ -53,7 +54,7 @@ class Relabel(Method):
              that no network is asked about labels that it learned. k + `rounds` stages. What the loss itself learns
              starts anew with each teacher too; students go by the last one's rate.
     student  "strong": students see the strong view (RandAugment and Cutout, `data/randaugment.py`) in place of the one
-             that the plan names, teachers do not.
+             that the plan names, teachers do not. "strong-crop": that of a random crop.
     refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
              r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
     pair     two students f and g, which start from different heads. f learns from (t + r′_g)/2, where r′_g is the
@@ -98,7 +99,7 @@ class Relabel(Method):
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
         self.folds = _folds(folds, setup)
         self.teachers = max(self.folds, 1)
-        self.strong = choice(_NAME, "student", student, ("plain", "strong")) == "strong"
+        self.student = choice(_NAME, "student", student, _STUDENTS)
         self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
         self.net = setup.make_net()
@@ -117,7 +118,7 @@ class Relabel(Method):
         self._moved: tuple[Tensor, Tensor] | None = None  # what `forward` leaves for `after_step`
 
     def stages(self, plan: Stage) -> list[Stage]:
-        student = replace(plan, augment="strong") if self.strong else plan
+        student = plan if self.student == "plain" else replace(plan, augment=self.student)
         return [plan] * self.teachers + [student] * self.rounds
 
     def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
