@@ -26,20 +26,20 @@ PAIRS = 512  # places, with two views each, of the straightforward form
 def main(device: str = "cpu", json_file: str | None = None, repetitions: int = 30) -> list[dict[str, Any]]:
     """Print a table of times, and give one row for each form and length of the queue."""
     torch.manual_seed(0)
-    z = torch.randn(ACTIVE, DIM, device=device, requires_grad=True)
+    z, other = (torch.randn(ACTIVE, DIM, device=device, requires_grad=True) for _ in range(2))
     classes = torch.randint(CLASSES, (ACTIVE,), device=device)
     calls: dict[tuple[str, int], Callable[[], Tensor]] = {}
     for size in QUEUES:
         queue = F.normalize(torch.randn(size, DIM, device=device), dim=1)
         kinds = torch.randint(CLASSES, (size,), device=device)
-        for variant in ("paper", "released"):
-            calls[variant, size] = lambda q=queue, k=kinds, v=variant: label_contrast(  # type: ignore[misc]
-                z, classes, q, k, variant=v
+        for variant, twins in (("paper", other), ("released", None)):
+            calls[variant, size] = lambda q=queue, k=kinds, v=variant, t=twins: label_contrast(  # type: ignore[misc]
+                z, classes, q, k, variant=v, twins=t
             )
     past = F.normalize(torch.randn(2 * PAIRS - ACTIVE, DIM, device=device), dim=1)
     every = torch.cat([classes, torch.randint(CLASSES, (len(past),), device=device)])
     calls["all pairs", PAIRS] = lambda: all_pairs(torch.cat([F.normalize(z, dim=1), past]), every, 0.5)
-    seconds = _interleaved(calls, z, repetitions)
+    seconds = _interleaved(calls, (z, other), repetitions)
 
     rows = []
     for (form, size), times in seconds.items():
@@ -69,13 +69,14 @@ def all_pairs(z: Tensor, classes: Tensor, temperature: float) -> Tensor:
 
 
 def _interleaved(
-    calls: dict[tuple[str, int], Callable[[], Tensor]], z: Tensor, repetitions: int
+    calls: dict[tuple[str, int], Callable[[], Tensor]], views: tuple[Tensor, Tensor], repetitions: int
 ) -> dict[tuple[str, int], list[float]]:
     """Times of all in turn, so that whatever else the machine does meets them alike."""
     seconds: dict[tuple[str, int], list[float]] = {name: [] for name in calls}
+    z, other = views
     for repetition in range(repetitions + 3):
         for name, call in calls.items():
-            z.grad = None
+            z.grad = other.grad = None
             _wait(z)
             start = perf_counter()
             call().backward()

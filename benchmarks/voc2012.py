@@ -93,9 +93,12 @@ class Row:
         # The defaults when the first runs were made.
         plain["data"] |= {"size": 256, "protocol_seed": 1200}
         plain["model"]["head"] = "linear"
+        plain["train"]["epochs"] = 10
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
         if self.method == "lac" and recipe["select"]["rule"] != "last":
             said["select"]["from"] = "the last stage"  # the first runs chose from both
+        if self.method == "lac" and params.get("variant") != "released":
+            said["method"]["contrast"] = "Eq. 7"  # the first runs had both views as anchors
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -246,15 +249,19 @@ def share_rows() -> Iterator[Row]:
     for percent in (75, 50, 25):
         share = ("data.protocol=drop-positives", f"data.protocol_share={percent / 100}", "data.unlabelled=keep")
         share += ("data.protocol_seed=0", *LSE)
-        rate = '{mechanism="rate", unlabelled="absent"}'
-        for name, settings in (
-            ("an", ()),
-            ("pu-mlc", ()),
-            ("cls", ("method.params.ramp=1",)),
-            ("selection", (f"method.params={rate}",)),
-            ("relabel", (f"method.params.loss_params={rate}",)),
+        learned = '{mechanism="rate", unlabelled="absent"}'
+        given = f'{{mechanism="rate", rate={percent / 100}}}'
+        for name, method, settings in (
+            ("relabel", "relabel", ()),
+            ("selection", "selection", ()),
+            ("an", "an", ()),
+            ("pu-mlc", "pu-mlc", ()),
+            ("cls", "cls", ("method.params.ramp=1",)),
+            ("relabel, rate given", "relabel", (f"method.params.loss_params={given}",)),
+            ("selection, rate learned", "selection", (f"method.params={learned}",)),
+            ("relabel, rate learned", "relabel", (f"method.params.loss_params={learned}",)),
         ):
-            yield Row("shares", f"{name}, {percent} % left", name, (*share, *settings), seeds=1)
+            yield Row("shares", f"{name}, {percent} % left", method, (*share, *settings), seeds=1)
 
 
 def pick_rows() -> Iterator[Row]:

@@ -31,8 +31,10 @@ def main(folder: Path, out: Path) -> None:
         lines = [
             f"written down: {scenes.classes[given.positives(row)[0]]}",
             f"true: {' '.join(scenes.classes[c] for c in labels.positives(row))}",
-            *(f"{name} finds: {' '.join(c for c, p in zip(scenes.classes, f[row], strict=True) if p >= 0.5)}"
-              for name, f in found.items()),
+            *(
+                f"{name} finds: {' '.join(c for c, p in zip(scenes.classes, f[row], strict=True) if p >= 0.5)}"
+                for name, f in found.items()
+            ),
         ]
         axis.set_title("\n".join(lines), fontsize=10, loc="left", family="monospace")
     figure.tight_layout(h_pad=2.5)

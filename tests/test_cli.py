@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -196,11 +197,11 @@ def test_predict_csv_and_json_agree(photos: Path, trained: Path, tmp_path: Path)
 def test_predict_threshold(photos: Path, trained: Path, tmp_path: Path) -> None:
     classes = len(read_snapshot(trained / "model").meta["classes"])
     for threshold, count in (("0", 24 * classes), ("1", 24)):  # every label of every image, or one empty line an image
-        done = pluralis("predict", trained, photos, "--out", tmp_path / "p.csv", "--threshold", threshold)
+        done = pluralis("predict", trained, photos, "--out", tmp_path / "p.csv", "--threshold", threshold, "--force")
         assert done.returncode == 0
         assert len((tmp_path / "p.csv").read_text().splitlines()) == 1 + count
-    failed(pluralis("predict", trained, photos, "--threshold", "1.5", "--out", tmp_path / "p.csv"), "from 0 to 1")
-    failed(pluralis("predict", trained, photos, "--top-k", "11", "--out", tmp_path / "p.csv"), f"{classes} classes")
+    failed(pluralis("predict", trained, photos, "--threshold", "1.5", "--out", tmp_path / "q.csv"), "from 0 to 1")
+    failed(pluralis("predict", trained, photos, "--top-k", "11", "--out", tmp_path / "q.csv"), f"{classes} classes")
 
 
 def test_predict_bad_input(photos: Path, trained: Path, tmp_path: Path) -> None:
@@ -212,6 +213,62 @@ def test_predict_bad_input(photos: Path, trained: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "p.csv").exists()
 
 
+def test_predict_writes_over_nothing_and_asks_first(photos: Path, trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    out.write_text("mine")
+    failed(pluralis("predict", tmp_path / "no run", photos, "--out", out), "p.csv is there already", "--force")
+    assert out.read_text() == "mine"
+    failed(pluralis("predict", tmp_path / "no run", photos, "--out", out / "q.csv"), "nothing can be written", "p.csv")
+    assert pluralis("predict", trained, photos, "--out", out, "--force").returncode == 0
+    assert out.read_text().startswith("image,label,probability")
+
+
+def test_predict_leaves_out_what_does_not_open(photos: Path, trained: Path, tmp_path: Path) -> None:
+    folder, bad, out = tmp_path / "new", tmp_path / "bad.csv", tmp_path / "p.csv"
+    folder.mkdir()
+    (folder / "good.png").write_bytes((photos / "00.png").read_bytes())
+    (folder / "cut.png").write_bytes((photos / "00.png").read_bytes()[:200])
+    (folder / "._good.png").write_bytes(b"\0\5\x16\7")
+    words = ["predict", trained, folder, "--out", out, "--top-k", "1"]
+    failed(pluralis(*words), "cut.png", "`pluralis data check`", "--leave-out")
+    assert pluralis("data", "check", "--images", folder, "--out", bad).returncode == 1
+    done = pluralis(*words, "--leave-out", bad)
+    assert done.returncode == 0, done.stderr
+    assert [row[0] for row in csv.reader(out.open())] == ["image", "good.png"]
+
+
+def test_train_says_what_it_does_and_what_comes_next(photos: Path, tmp_path: Path) -> None:
+    """Two stages of relabel, images without a label, the meaning of a figure, and the next command."""
+    labels = write(
+        tmp_path, "\n".join(["image,label", "00.png,", *(photos / "labels.csv").read_text().split("\n")[2:]])
+    )
+    settings = [*FAST, "train.epochs=1", "method.params.views=fast", "data.unlabelled=drop"]
+    words = ["train", "--images", photos, "--labels", labels, "--out", tmp_path / "my run"]
+    done = pluralis(*words, *(w for setting in settings for w in ("--set", setting)))
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
+    assert "--frozen trains its head alone" in said
+    assert re.search(
+        r"^(19|20) images to train on, [34] held out, \d+ classes; 1 without a label left out$", said, re.M
+    )
+    assert (
+        said.index("val nll: how surprised") < said.index("stage 1 of 2, epoch 1/1") < said.index("stage 2 of 2, epoch")
+    )
+    assert said.count("val nll: how surprised") == 1
+    assert "the last epoch was the best: more may help (--set train.epochs=2 and a new --out)" in said
+    assert f"`pluralis relabel '{tmp_path / 'my run'}' --out missing.csv`" in said
+
+
+def test_a_wrong_method_shows_before_the_data_is_read(tmp_path: Path) -> None:
+    words = ["train", "--images", tmp_path / "nowhere", "--labels", tmp_path / "no.csv", "--out", tmp_path / "run"]
+    failed(pluralis(*words, "--method", "relable"), "'relabel'")
+
+
+def test_a_folder_that_cannot_be_is_named(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    failed(pluralis(*train_words(photos, tmp_path / "file" / "run")), "file/run cannot be written", "--out")
+
+
 def write(folder: Path, text: str) -> Path:
     (folder / "labels.csv").write_text(text)
     return folder / "labels.csv"
@@ -221,13 +278,13 @@ def write(folder: Path, text: str) -> Path:
     ("text", "parts"),
     [
         ("image,label\n00.png,dog\nmissing.png,dog\n", ["missing.png"]),
-        ("image,label\n00.png,dog\n00.png,dog\n", ["00.png", "dog", "line 3"]),
+        ("image,label,value\n00.png,dog,1\n00.png,dog,-1\n", ["00.png", "dog", "line 3"]),
         ("image,dog,cat\n00.png,1,\n00.png,,1\n", ["00.png", "line 3"]),
         ("image,dog,cat\n00.png,1,0\n", ["unlisted"]),
         ("image,label,value\n00.png,dog,7\n", ["7", "line 2"]),
         ("image,label\n", ["labels.csv"]),
         ("", ["labels.csv"]),
-        ("image,label\n00.png,dog\n01.png,\n02.png,cat\n", ["no label", "01.png", "data.unlabelled"]),
+        ("image,label\n00.png,dog\n01.png,\n02.png,cat\n", ["no label", "01.png", "--set data.unlabelled=drop"]),
     ],
 )
 def test_bad_label_files(photos: Path, tmp_path: Path, text: str, parts: list[str]) -> None:
@@ -278,7 +335,7 @@ def test_train_without_data_says_what_to_name(tmp_path: Path) -> None:
 
 
 def start(words: list[object], out: Path) -> subprocess.Popen[str]:
-    """Start a run and wait until its first checkpoint is there."""
+    """Start a run and wait until its first epoch is saved."""
     process = subprocess.Popen(
         [sys.executable, "-m", "pluralis", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -287,16 +344,16 @@ def start(words: list[object], out: Path) -> subprocess.Popen[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     until = time.monotonic() + 120
-    while not list(out.glob("checkpoints/*.json")) and time.monotonic() < until:
+    while not list(out.glob("checkpoints/*-*1-*.json")) and time.monotonic() < until:
         time.sleep(0.02)
     return process
 
 
-LONG = ["method.name=gr", "train.epochs=20", "train.lr=1e-5", "run.save_seconds=1000"]
+LONG = ["method.name=gr", "train.epochs=20", "train.lr=1e-5", "run.save_seconds=0"]
 
 
 def test_a_full_disk_ends_with_one_line_and_loses_nothing(photos: Path, tmp_path: Path) -> None:
-    """A file-size limit stands in for a full disk: from the first checkpoint on, the kernel refuses larger writes."""
+    """A file-size limit stands in for a full disk: after the first epoch, the kernel refuses larger writes."""
     words = train_words(photos, tmp_path / "run", *LONG)
     process = start(words, tmp_path / "run")
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))

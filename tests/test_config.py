@@ -41,7 +41,7 @@ def test_settings_go_over_the_file(tmp_path: Path) -> None:
         ("train.lr=fast", "type float"),
         ("train.epochs=1.5", "type int"),
         ("train.epochs=true", "type int"),
-        ("train.epochs=0", "from 1"),
+        ("train.epochs=-1", "from 0"),
         ("data.protocol_seed=one", "type int"),
         ("data.protocol_seed=true", "type int"),
         ("data.protocol_seed=-1", "from 0"),

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pluralis.cli import main
-from pluralis.console import VisibleConsole
-from pluralis.errors import visible
+from pluralis.console import VisibleConsole, prediction_bar
+from pluralis.errors import Interrupted, visible
 from tests.test_data_commands import pluralis
 
 NAME = "dog\x1b[31mRED\x1b]0;pwn\x07x\x9b2J\x7f"
@@ -68,3 +68,13 @@ def test_names_in_tables_lines_and_errors(
     shown = capsys.readouterr().err
     assert shown.startswith("error: no␛[31m/")
     assert not STEERING & set(shown)
+
+
+def test_a_prediction_that_is_broken_off_says_so() -> None:
+    def broken_off() -> None:
+        with prediction_bar() as progress:
+            progress(1, 2)
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="predicting: stopped"):
+        broken_off()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from scipy.sparse import csr_matrix
 
 from pluralis import count_labels
 from pluralis.conditional_calibration import calibrations, given_something
 from pluralis.counting import Counts
 from pluralis.errors import DataError, LabelError, RecipeError
 from pluralis.labels import Labels
+from pluralis.losses import selection_posterior
 
 
 def simulate(rows: int, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -171,7 +174,7 @@ def test_few_held_out_rows_make_a_wide_interval_and_are_told() -> None:
     for held in (40, 400):
         found = count_labels(z, y, (z[:held], y[:held]))
         widths.append(found.total.high - found.total.low)
-        assert any(f"rests on {held} rows" in line for line in found.caveats()) == (held == 40)
+        assert any(f"rests on {held} rows" in line for line in found.warnings()) == (held == 40)
     assert widths[0] > 1.5 * widths[1]
     assert any("Nothing was calibrated" in line for line in count_labels(z, y).caveats())
 
@@ -184,6 +187,56 @@ def test_rows_without_a_written_label_are_what_one_says() -> None:
     y[:, 0] = 1
     found = count_labels(z, y, mechanism="rate", rate=0.6)  # p (1−ρ)/(1 − ρp) = 0.2/0.7
     assert [c.missing for c in found.classes] == pytest.approx([0, *[20 / 7] * 3])
+
+
+def test_labels_of_an_image_vary_together() -> None:
+    """Given one pick, a second label makes a third more likely: the total varies more than the classes on their own."""
+    z, y = np.full((40, 8), -0.5), np.zeros((40, 8), int)
+    y[:, 0] = 1
+    found = count_labels(z, y, draws=200_000)
+    _, r, variance, _ = enumerated(z[0], y[0])
+    alone = (r * (1 - r)).sum()
+    assert variance > 1.1 * alone
+    total = found.total
+    assert (total.high - total.low) / (2 * 1.96) == pytest.approx(np.sqrt(40 * variance), rel=0.015)
+    part = found.classes[1]
+    assert (part.high - part.low) / (2 * 1.96) == pytest.approx(np.sqrt(40 * r[1] * (1 - r[1])), rel=0.015)
+
+
+def test_another_distribution_of_picks() -> None:
+    z, y = one_picked()
+    counted = {a: count_labels(z, y, a=a) for a in (0.5, 1.0, 4.0)}
+    for a, found in counted.items():
+        expected = selection_posterior(torch.from_numpy(z), torch.from_numpy(y), a=a).sum(0)
+        np.testing.assert_allclose([c.expected for c in found.classes], expected, rtol=1e-9)
+    assert counted[0.5].total.expected < counted[1.0].total.expected < counted[4.0].total.expected
+    assert "a = 4" in counted[4.0].caveats()[0]
+    with pytest.raises(DataError, match="for a = 1, not 4"):
+        count_labels(z, y, (z, y), a=4.0)
+
+
+def test_the_first_note_says_how_labels_came_to_be_written() -> None:
+    z, y = one_picked()
+    at_rate = count_labels(z, y, mechanism="rate", rate=[0.2, 0.4, 0.6, 0.8, 1.0])
+    assert at_rate.rate == pytest.approx(0.6)
+    for said, found in (("picked at random", count_labels(z, y)), ("the rate, 0.60 on average", at_rate)):
+        assert said in found.caveats()[0]
+    assert "taken as exact" in at_rate.caveats()[0]
+    assert not at_rate.warnings()
+    assert not replace(at_rate, rate_error=0.05).warnings()
+    assert "(its own error: 0.05)" in replace(at_rate, rate_error=0.05).caveats()[0]
+    assert "hardly known" in replace(at_rate, rate_error=0.2).warnings()[0]
+
+
+def test_a_model_that_knows_nothing_of_images_is_told() -> None:
+    z, _, y = simulate(400, 6, np.random.default_rng(0))
+    blind = np.random.default_rng(1).normal(size=z.shape) + np.linspace(-3, 0, 6)
+    for logits, weak in ((z, False), (blind, True)):
+        found = count_labels(logits, y, (logits, y))
+        assert any("hardly better than the frequencies" in line for line in found.warnings()) == weak
+        assert found.gain is not None
+    frequencies = np.broadcast_to(np.linspace(-3, 0, 6), z.shape)
+    assert count_labels(frequencies, y, (frequencies, y)).gain == pytest.approx(0, abs=0.02)
 
 
 @pytest.mark.parametrize("value", [1e4, -1e4, 0.0])
@@ -227,3 +280,40 @@ def test_it_takes_seconds() -> None:
     start = perf_counter()
     count_labels(z, y, (held[0], held[2]))
     assert perf_counter() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("how", "part"),
+    [
+        ({"mechanism": "rate", "rate": 1.5}, "count_labels: rate is 1.5"),
+        ({"mechanism": "rate", "rate": [0.5, 2.0]}, r"count_labels: rate\[1\] is 2.0"),
+        ({"mechanism": "rate", "rate": torch.tensor([0.5, np.nan])}, "count_labels: rate is"),
+        ({"mechanism": "rate", "rate": torch.rand(3)}, r"count_labels: rate has shape \(3,\) for 2 classes"),
+        ({"mechanism": "rate"}, "count_labels: mechanism 'rate' needs a rate"),
+        ({"rate": 0.5}, "count_labels: rate is 0.5, but one label was picked"),
+    ],
+)
+def test_rates_that_cannot_be_are_named(how, part):
+    with pytest.raises(RecipeError, match=part):
+        count_labels(torch.zeros(4, 2), torch.tensor([[1, 0]] * 4), **how)
+
+
+@pytest.mark.parametrize("value", [0.3, 2.0, np.nan])
+def test_labels_that_mean_nothing_are_named(value):
+    wrong, right = torch.tensor([[1.0, 0.0], [0.0, value]]), torch.tensor([[1, 0], [0, 1]])
+    with pytest.raises(LabelError, match=f"the rows to count: the label of row 1, class 1 is {value}"):
+        count_labels(torch.zeros(2, 2), wrong)
+    with pytest.raises(LabelError, match="the held-out rows: the label of row 1"):
+        count_labels(torch.zeros(2, 2), right, (torch.zeros(2, 2), wrong))
+    with pytest.raises(LabelError, match="the rows to count: labels is a csr_matrix.*toarray"):
+        count_labels(torch.zeros(2, 2), csr_matrix(right.numpy()))
+
+
+def test_a_rate_for_each_class_may_be_a_list():
+    z, y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 0], [0, 0], [0, 1]] * 3)
+    rates = [0.2, 0.7]
+    found = [
+        count_labels(z, y, mechanism="rate", rate=kind, unlabelled="absent").total
+        for kind in (rates, np.array(rates), torch.tensor(rates, dtype=torch.float64))
+    ]
+    assert found[0] == found[1] == found[2]

@@ -108,6 +108,29 @@ def test_inspect_prints_the_counts(photos: Path) -> None:
     assert "headers that cannot be read 0" in said
 
 
+def test_inspect_counts_pictures_that_are_not_listed(photos: Path) -> None:
+    assert "not listed" not in pluralis("inspect", *given(photos))
+    for name in ("new.JPG", "sub/new.png", "._00.png", "notes.txt"):
+        (photos / "photos" / name).touch()
+    assert "\n2 image files in the folder are not listed" in pluralis("inspect", *given(photos), "--no-files")
+
+
+def test_a_recipe_is_named_by_its_part(photos: Path) -> None:
+    assert "whose part `data` names" in " ".join(pluralis("inspect", "--help").split())
+
+
+def test_check_opens_a_folder_without_labels(photos: Path) -> None:
+    folder, out = photos / "photos", photos / "bad.csv"
+    words = ["check", "--images", folder, "--out", out]
+    assert "12 images: 0 do not open" in pluralis(*words)
+    (folder / "sub" / "cut.png").write_bytes((folder / "00.png").read_bytes()[:100])
+    (folder / "phone.heic").touch()
+    said = pluralis(*words, code=1)
+    assert "14 images, 12 were checked before: 2 do not open" in said
+    assert "`pluralis predict … --leave-out" in said
+    assert [line["image"] for line in csv.DictReader(out.open())] == ["phone.heic", "sub/cut.png"]
+
+
 def test_inspect_finds_copies_and_files_that_are_no_images(photos: Path) -> None:
     copy = photos / "photos"
     (copy / "sub/11.png").write_bytes((copy / "00.png").read_bytes())  # sea and boat; sea and cat
@@ -635,6 +658,7 @@ def test_what_is_wrong_is_said(photos: Path) -> None:
     for words, message in (
         (["inspect"], "--images DIR"),
         (["inspect", "--images", photos / "photos"], "--labels FILE"),
+        (["inspect", "--images", photos / "photos"], "--format imagefolder"),
         (["inspect", *given(photos), "--set", "train.lr=1"], "train.lr"),
         (["inspect", *given(photos), "--set", "data.formt=voc"], "data.format"),
         (["inspect", *given(photos), "--unlisted", "maybe"], "'unknown' or 'absent'"),

@@ -1,4 +1,4 @@
-"""What is chosen for somebody who names no method, head or size."""
+"""What is chosen for somebody who names no method, head, size or number of epochs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pluralis.config import Recipe
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import TensorImages
 from pluralis.defaults import settle
-from pluralis.run import train
+from pluralis.errors import RecipeError
+from pluralis.run import Hooks, train
 
 PIXELS = TensorImages(torch.zeros(3, 3, 40, 500, dtype=torch.uint8))
 
@@ -39,9 +40,23 @@ def test_a_named_method_gets_the_head_that_goes_with_it(method: str, head: str) 
 
 
 def test_what_is_named_stays_and_nothing_is_said() -> None:
-    named = {"method.name": "an", "model.head": "csra", "data.size": 64}
+    named = {"method.name": "an", "model.head": "csra", "data.size": 64, "train.epochs": 3}
     recipe = Recipe().with_settings([], named)
     assert settle(recipe, PIXELS) == (recipe, [])
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "epochs", "steps"),
+    [(1, 32, 100, 1), (100, 32, 100, 4), (165, 32, 100, 6), (800, 32, 24, 25), (800, 16, 12, 50), (4574, 32, 10, 143)],
+)
+def test_few_rows_are_gone_through_more_often(rows: int, batch_size: int, epochs: int, steps: int) -> None:
+    plan = Recipe().with_settings([f"train.batch_size={batch_size}"])
+    recipe, said = settle(plan, TensorImages(torch.zeros(rows, 3, 2, 2, dtype=torch.uint8)))
+    assert recipe.train.epochs == epochs == plan.train.for_rows(rows).epochs
+    (line,) = [line for line in said if line.startswith("epochs")]
+    assert f"epochs {epochs}: the {rows:,} images to train on make {steps} steps" in line
+    assert ("600" in line) == (epochs > 10)
+    assert replace(plan.train, epochs=7).for_rows(rows).epochs == 7
 
 
 @pytest.mark.parametrize(("sides", "size"), [([(640, 320), (400, 330), (50, 50)], 320), ([(640, 319)] * 2, 256)])
@@ -53,7 +68,7 @@ def test_size_follows_the_shorter_side_of_half_of_the_pictures(
         Image.new("RGB", side).save(path)
     recipe, said = settle(Recipe(), ImageFiles(paths))
     assert recipe.data.size == size
-    assert [line.split(":")[0] for line in said] == ["method relabel", "head lse", f"size {size}"]
+    assert [line.split(":")[0] for line in said][:4] == ["method relabel", "head lse", f"size {size}", "epochs 100"]
 
 
 def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Path) -> None:
@@ -63,8 +78,6 @@ def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Pa
              "method.params": {"views": "fast"}},
     )  # fmt: skip
     lines: list[str] = []
-    from pluralis.run import Hooks
-
     first = train(open_recipe, tmp_path / "run", Hooks(say=lines.append))
     assert (first.recipe.method.name, first.recipe.model.head) == ("relabel", "lse")
     assert any(line.startswith("method relabel") for line in lines)
@@ -77,3 +90,58 @@ def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Pa
     assert replace(first.recipe, **{part: getattr(open_recipe, part) for part in ("data", "method", "model")}) == (
         open_recipe
     )
+
+
+SMALL = {
+    "data.format": "scenes", "data.options": {"count": 30}, "data.protocol": "single-positive", "data.size": 24,
+    "model.backbone": "tiny", "model.weights": "", "train.epochs": 1, "run.device": "cpu",
+}  # fmt: skip
+FEATURES = {**SMALL, "method.name": "relabel", "train.freeze": -1, "train.augment": "none", "run.cache": "features"}
+
+
+def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
+    recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
+    assert recipe.method.params == {
+        "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
+        "refresh": 0.0, "pair": False,
+    }  # fmt: skip
+    assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}
+    assert said[-1].endswith("the views thorough: 4 passes an image, 5.1 times the work of one, in each of 2 rounds")
+    frozen, _ = settle(Recipe().with_settings([], {"train.freeze": -1}), PIXELS)
+    assert frozen.method.params == {"mechanism": "one", "a": 1.0, "unlabelled": "skip"}
+    assert settle(recipe, PIXELS)[0] == recipe
+    named, _ = settle(Recipe().with_settings([], {"method.name": "relabel", "model.head": "lse"}), PIXELS)
+    assert (named.method.params, named.model.head_params) == ({}, {})
+
+
+def test_a_run_that_was_stored_without_the_parameters_goes_on(tmp_path: Path) -> None:
+    open_recipe, folder = Recipe().with_settings([], {**SMALL, "method.params": {"views": "fast"}}), tmp_path / "run"
+    first = train(open_recipe, folder).recipe
+    stored = replace(
+        first,
+        method=replace(first.method, params={"views": "fast"}),
+        model=replace(first.model, head_params={}),
+    )
+    (folder / "recipe.toml").write_text(stored.to_toml())  # as it was before they were written down
+    assert train(open_recipe, folder).resumed
+    with pytest.raises(RecipeError, match=r"method\.params.*crop_weight"):
+        train(open_recipe.with_settings(["method.params.crop_weight=0.5"]), folder)
+    with pytest.raises(RecipeError, match=r"model\.head_params"):
+        train(open_recipe.with_settings(["model.head_params.r=1.0"]), folder)
+
+
+def test_features_are_relabelled_with_the_one_view_that_they_have(tmp_path: Path) -> None:
+    lines: list[str] = []
+    recipe = Recipe().with_settings([], {**FEATURES, "run.features": str(tmp_path / "cache")})
+    done = train(recipe, tmp_path / "run", Hooks(say=lines.append))
+    assert done.recipe.method.params == {"views": "fast"}
+    assert any(line.startswith("views fast:") for line in lines)
+    assert {line["stage"] for line in done.history} == {0, 1}
+
+
+def test_other_views_of_features_are_refused_before_any_work(tmp_path: Path) -> None:
+    values = {**FEATURES, "run.features": str(tmp_path / "cache"), "method.params": {"views": "standard"}}
+    with pytest.raises(RecipeError, match=r'method\.params\.views is "standard".*method\.params\.views = "fast"'):
+        train(Recipe().with_settings([], values), tmp_path / "run")
+    assert not (tmp_path / "cache").exists()
+    assert train(Recipe().with_settings(["method.params.views=fast"], values), tmp_path / "run").history

@@ -1,13 +1,15 @@
-"""Pages whose code runs: that of the default method, with its links and its picture, and that of one's own data."""
+"""Pages whose code runs: the default method's, with its links and picture, that of one's own data and the guide's."""
 
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import re
 import shlex
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -107,8 +109,33 @@ def test_your_data_from_the_first_look_to_predictions(walk: tuple[Path, dict[str
 
 def test_your_data_leaves_what_it_says(walk: tuple[Path, dict[str, str]]) -> None:
     folder, _ = walk
-    named = set(re.findall(r"--(?:out|html) (\S+)", YOUR_DATA))
+    named = set(re.findall(r"--(?:out|html) ([^\s`]+)", YOUR_DATA))
     assert {"look.html", "bad.csv", "good.csv", "counts.csv", "missing.csv"} <= named
     for name in named:
         assert (folder / name).exists(), name
     assert (folder / "good.csv").read_text().count("\n") == (folder / "labels.csv").read_text().count("\n")
+
+
+def test_the_guide_trains_a_network_of_ones_own() -> None:
+    guide = Path("docs/guide.md").read_text(encoding="utf-8")
+    part = guide[guide.index("### Tensors and a network of your own") :]
+    whole, apart = re.findall(r"^```python\n(.*?)^```$", part, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    for code in (whole, apart):
+        exec(code, names)  # the block is the test
+        logits, present = names["method"].predict(names["images"]).detach(), names["present"]
+        unwritten = present & (torch.from_numpy(names["labels"].dense()) == 0)
+        assert logits[unwritten].mean() > logits[~present].mean() + 1  # nobody wrote them down
+        history = names["result"].history
+        assert history[-1]["loss"] < history[0]["loss"]
+
+
+NAMES = ("data.loader", "engine", "labels", "method", "methods", "methods.start", "run", "seeding", "stage")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_of_what_people_call_run(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"pluralis.{name}"))
+    assert found.attempted > 0
+    assert found.failed == 0

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pluralis.checkpoint import Store, state_hash
+from pluralis.checkpoint import Snapshot, Store, state_hash
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.engine import Fit, fit
 from pluralis.errors import CheckpointError, DataError, Interrupted, NonFiniteLoss
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
+from pluralis.losses import create_loss
 from pluralis.method import Batch, Clock, LossMethod, Method, PredictTrain
 from tests.toys import TwoStages, loss_method, plan, scenes, stopped_at
 
@@ -24,6 +25,13 @@ def test_the_loss_falls_and_the_last_epoch_is_kept() -> None:
     losses = [epoch["loss"] for epoch in result.history]
     assert losses[-1] < 0.9 * losses[0]
     assert (result.rule, result.chosen) == ("last epoch", 3)
+
+
+def test_a_plan_that_leaves_the_epochs_open_goes_by_the_rows() -> None:
+    data = Loader(TensorImages(torch.eye(48)), Labels.from_lists([[0], [1]] * 24, 2), size=1)
+    method = LossMethod(nn.Linear(48, 2), create_loss("an"))
+    result = fit(method, data, plan(epochs=0, batch_size=1, augment="none"))
+    assert len(result.history) == 13  # 624 steps
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 9, 13, 17])
@@ -58,6 +66,52 @@ def test_a_run_killed_between_two_stages_goes_on_exactly(tmp_path: Path, optimiz
         fit(TwoStages(40), data, plan(ema=0.9, optimizer=optimizer), seed=3, store=Store(tmp_path), report=die)
     again = TwoStages(40, seed=9)
     found = fit(again, data, plan(ema=0.9, optimizer=optimizer), seed=3, store=Store(tmp_path))
+    assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
+    assert found.history == expected.history
+
+
+class Noted(Store):
+    """Says where it was saved: (stage, epoch, step)."""
+
+    def __init__(self, folder: Path, every_seconds: float) -> None:
+        super().__init__(folder, every_seconds=every_seconds)
+        self.places: list[tuple[int, ...]] = []
+
+    def save(self, position: str, snapshot: Snapshot) -> None:
+        super().save(position, snapshot)
+        self.places.append(tuple(map(int, position.split("-"))))
+
+
+def test_an_epoch_is_saved_when_it_is_time_and_a_stage_always(tmp_path: Path) -> None:
+    data, saved = scenes(40), list[list[tuple[int, ...]]]()
+    for seconds in (1e9, 0.0):
+        store = Noted(tmp_path / str(seconds), seconds)
+        fit(TwoStages(40), data, plan(), store=store)
+        saved.append(store.places)
+    assert saved[0] == [(1, 0, 0), (2, 0, 0)]
+    steps = [(stage, epoch, step) for stage, count in ((0, 5), (1, 4)) for epoch in (0, 1) for step in range(count + 1)]
+    assert saved[1] == [*steps[1:], (2, 0, 0)]
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(0.0, (0, 1, 3)), (1e9, (1, 1, 2))])
+def test_a_killed_run_goes_on_exactly(tmp_path: Path, seconds: float, last: tuple[int, ...]) -> None:
+    """Also where the epochs before were not saved, but only the end of the stage before."""
+    data, whole = scenes(40), TwoStages(40)
+    expected = fit(whole, data, plan(ema=0.9), seed=3)
+
+    class Killed(Exception):
+        pass
+
+    def die(clock: Clock, steps: int, figures: dict[str, float]) -> None:
+        if (clock.stage, clock.epoch, clock.step) == last:
+            raise Killed
+
+    store = Noted(tmp_path, seconds)
+    with pytest.raises(Killed):
+        fit(TwoStages(40), data, plan(ema=0.9), seed=3, store=store, report=die)
+    assert store.places[-1] == ((0, 1, 2) if seconds == 0.0 else (1, 0, 0))
+    again = TwoStages(40, seed=9)
+    found = fit(again, data, plan(ema=0.9), seed=3, store=Store(tmp_path))
     assert state_hash(again.state_dict()) == state_hash(whole.state_dict())
     assert found.history == expected.history
 

@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, get_scorer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -21,6 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import pluralis
 from pluralis import estimator as module
+from pluralis.calibration import AT_A_RATE, AT_RATES
 from pluralis.estimator import PartialLabelClassifier, observed_score
 from pluralis.methods import every_method
 
@@ -172,6 +173,49 @@ def test_one_class_as_a_list() -> None:
     assert np.array_equal(column.predict_proba(X)[:, 0], fitted.predict_proba(X)[:, 1])
 
 
+def test_a_list_that_holds_minus_one_is_answered_in_kind() -> None:
+    """So that scikit-learn's own scorers compare like with like."""
+    one = TRUTH[:, 0]
+    for labels, classes in ((one, [-1, 1]), (one * (np.arange(240) % 3 > 0), [-1, 1]), (one > 0, [0, 1])):
+        fitted = model("bce").fit(X, labels)
+        assert fitted.classes_.tolist() == classes
+        assert set(fitted.predict(X)) == set(classes)
+        assert get_scorer("accuracy")(fitted, X, one if -1 in classes else one > 0) > 0.8
+        assert get_scorer("roc_auc")(fitted, X, one) > 0.9
+    assert np.isin(model("bce").fit(X, TRUTH).predict(X), (0, 1)).all()
+
+
+def rated(rows: int = 1500, classes: int = 20) -> tuple[np.ndarray, np.ndarray]:
+    """Features and the truth, from log-odds that are linear in them."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 20))
+    return X, rng.random((rows, classes)) < 1 / (1 + np.exp(2.5 - 3 * X @ rng.normal(size=(20, classes)) / 20**0.5))
+
+
+@pytest.mark.parametrize("choose_epoch", [False, True])
+def test_labels_written_at_a_rate_are_calibrated_by_it(choose_epoch: bool) -> None:
+    X, truth = rated()
+    given = (truth & (np.random.default_rng(1).random(truth.shape) < 0.4)).astype(int)
+    how = {"mechanism": "rate", "rate": 0.4, "unlabelled": "absent"}
+    fitted = PartialLabelClassifier(method_params=how, epochs=5, lr=0.02, choose_epoch=choose_epoch, random_state=0)
+    p = fitted.fit(X, given).predict_proba(X)
+    assert fitted.calibration_.by == AT_A_RATE
+    assert choose_epoch == (AT_A_RATE in fitted.rule_)
+    assert p.sum(1).mean() == pytest.approx(truth.sum(1).mean(), rel=0.2)  # thrice as many by one picked label
+
+
+@pytest.mark.parametrize("method", ["bce", "selection"])
+def test_labels_missing_at_random_are_calibrated_as_such(method: str) -> None:
+    X, truth = rated()
+    given = np.where(np.random.default_rng(1).random(truth.shape) < 0.2, np.where(truth, 1, -1), 0)
+    fitted = PartialLabelClassifier(method, epochs=5, lr=0.02, random_state=0).fit(X[:1000], given[:1000])
+    assert fitted.calibration_.by == AT_RATES
+    p, there = fitted.predict_proba(X[1000:]), truth[1000:]
+    assert p.sum(1).mean() == pytest.approx(there.sum(1).mean(), rel=0.15)
+    found = p >= 0.5
+    assert 2 * (found & there).sum() / (found.sum() + there.sum()) > 0.6
+
+
 def test_names_of_features_and_classes() -> None:
     class Frame:
         """As much of a data frame as labels need."""
@@ -294,7 +338,7 @@ def test_a_fit_leaves_the_generator_of_the_gpu_alone(device: str) -> None:
     assert torch.equal(torch.rand(3, device="cuda"), expected)
 
 
-@pytest.mark.parametrize("labels", [np.zeros_like(GIVEN), GIVEN[:1], -np.ones_like(GIVEN)])
+@pytest.mark.parametrize("labels", [GIVEN[GIVEN.any(1)][:1], -np.ones_like(GIVEN)])
 def test_labels_that_say_little(labels: np.ndarray) -> None:
     for method in ("an", "em", "gr", "bce"):
         fitted = model(method, epochs=1).fit(X[: len(labels)], labels)
@@ -327,6 +371,8 @@ def test_labels_that_say_little(labels: np.ndarray) -> None:
         ({}, GIVEN * 0.5, "1 present, 0 unknown or -1 absent"),
         ({}, sparse.csr_array(GIVEN * 0.5), "1 present, 0 unknown or -1 absent"),
         ({}, GIVEN[:-1], "inconsistent"),
+        ({}, GIVEN * 0, "names no label at all"),
+        ({}, sparse.csr_array(GIVEN.shape), "names no label at all"),
     ],
 )
 def test_what_is_wrong_is_a_value_error(changes: dict[str, Any], labels: Any, part: str) -> None:

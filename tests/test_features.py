@@ -36,7 +36,8 @@ from pluralis.labels import Labels
 from pluralis.losses import create_loss
 from pluralis.method import LossMethod, Setup
 from pluralis.methods import create_method
-from pluralis.models import Network, create_backbone, create_model
+from pluralis.methods.start import start_heads
+from pluralis.models import HEADS, Network, create_backbone, create_model
 from pluralis.models.heads import LinearHead
 from pluralis.run import load_run, train
 from pluralis.stage import Stage
@@ -297,14 +298,26 @@ FROZEN = Stage(freeze=-1, augment="none")
         ("an", "linear", Stage(freeze=-1), "train.augment"),
         ("lac", "label-decoder", FROZEN, "one view"),
         ("cls", "linear", FROZEN, "model.weights"),
-        ("an", "label-decoder", FROZEN, "model.head"),
-        ("an", "cam-boost", FROZEN, "model.head"),
     ],
 )
 def test_what_cannot_be_trained_on_features_is_refused(name: str, head: str, plan: Stage, part: str) -> None:
     method = create_method(name, Setup(lambda: create_model("tiny", 3, head), 3, Labels.from_lists([[0], [1]], 3)))
     with pytest.raises(RecipeError, match=part):
         frozen_network(method, plan)
+
+
+@pytest.mark.parametrize("bias", ["zero", "log-odds"])
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_that_look_at_places_are_refused(head: str, bias: str) -> None:
+    """Whatever they start from: beside a large bias the places of a map make little difference at first."""
+    labels = Labels.from_lists([[0], [1], *([[2]] * 30)], 3)
+    method = create_method("an", Setup(lambda: create_model("tiny", 3, head), 3, labels))
+    start_heads(method, labels, bias)
+    if head in ("linear", "mlp"):
+        assert frozen_network(method, FROZEN)
+    else:
+        with pytest.raises(RecipeError, match='model.head = "linear" or "mlp"'):
+            frozen_network(method, FROZEN)
 
 
 @pytest.mark.parametrize(("name", "head"), [("an", "linear"), ("an", "mlp"), ("cls", "linear")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from sklearn.metrics import average_precision_score, f1_score, precision_score, 
 
 from pluralis import metrics
 from pluralis.errors import LabelError, RecipeError
+from pluralis.labels import Labels
 from pluralis.metrics import average_precision, f1_scores, mean_average_precision
 
 
@@ -165,3 +168,26 @@ def test_a_class_without_a_known_absent_label_is_left_out() -> None:
     assert mean_average_precision(scores, truth).skipped == 3
     complete = torch.ones(5, 1)
     assert average_precision(torch.rand(5, 1), complete).tolist() == [1.0]
+
+
+def test_arrays_and_labels_are_taken():
+    scores = torch.rand(20, 3, generator=torch.Generator().manual_seed(0))
+    truth = torch.tensor([[1, -1, 0]] * 10 + [[-1, 1, 1]] * 10)
+    truth[3, 2] = -1
+    best = mean_average_precision(scores, truth), f1_scores(scores, truth, torch.tensor([0.3, 0.5, 0.7]))
+    for given in (truth.numpy(), Labels.from_dense(truth), truth.float(), truth.tolist()):
+        assert mean_average_precision(scores.numpy(), given).value == best[0].value
+        assert f1_scores(scores.numpy(), given, np.array([0.3, 0.5, 0.7])).cf1 == best[1].cf1
+    assert (
+        average_precision(scores.numpy(), truth.numpy() > 0).tolist() == average_precision(scores, truth > 0).tolist()
+    )
+
+
+@pytest.mark.parametrize("value", [0.3, 2.0, math.nan])
+def test_truth_that_means_nothing_is_named(value):
+    truth = torch.tensor([[1.0, -1.0], [value, 1.0]])
+    for measure in (average_precision, mean_average_precision, f1_scores):
+        with pytest.raises(LabelError, match=f"metrics, truth: the label of row 1, class 0 is {value}"):
+            measure(torch.rand(2, 2), truth)
+    with pytest.raises(LabelError, match="255"):
+        f1_scores(torch.rand(1, 2), torch.tensor([[1, 255]], dtype=torch.uint8))

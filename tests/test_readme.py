@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 README = Path("README.md").read_text(encoding="utf-8")
 
 
-def test_the_python_example_trains() -> None:
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code is not None
+def own_loop(*changes: tuple[str, str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits [4, 20] of the network that the first block of code trained, before and after; row i shows class i."""
+    found = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert found is not None
+    code = found[1]
+    for old, new in changes:
+        assert old in code
+        code = code.replace(old, new)
     labels = torch.zeros(4, 20, dtype=torch.int8)
     labels[torch.arange(4), torch.arange(4)] = 1
     pictures = torch.randint(0, 256, (4, 3, 64, 64), generator=torch.Generator().manual_seed(0)).float()
-    names: dict[str, object] = {"batches": [(pictures, labels)] * 4}
+    names: dict[str, Any] = {"batches": [(pictures, labels)] * 4, "all_labels": labels}
     torch.manual_seed(0)
-    exec(code[1], names)  # the block is the test
-    net = names["net"]
-    assert isinstance(net, torch.nn.Module)
-    positives = net(pictures)[torch.arange(4), torch.arange(4)]
-    assert positives.mean() > net(pictures)[:, 10:].mean() + 0.5
+    start, loop = code.split("for epoch", 1)
+    exec(start, names)  # the block is the test
+    before = names["net"](pictures).detach()
+    exec("for epoch" + loop, names)
+    return before, names["net"](pictures).detach()
+
+
+def test_the_python_example_trains() -> None:
+    before, after = own_loop()
+    learned = (after - before).diagonal() - (after - before)[:, 10:].mean(1)
+    assert learned.mean() > 0.5
+
+
+@pytest.mark.parametrize(("name", "start"), [("gr", math.log(1.5 / 3.5)), ("em", 0.0), ("nnpu", 0.0)])
+def test_the_python_example_takes_the_losses_that_it_names(name: str, start: float) -> None:
+    """Each with the bias that suits it: the log-odds of one written label in four rows, or zero."""
+    assert f'"{name}"' in README
+    small = ('"efficientnet_lite0", num_classes=20, weights="imagenet"', '"tiny", num_classes=20')
+    silent = "net.head.fc.weight.data.zero_()\noptimizer ="  # so that the logits are the bias
+    before, after = own_loop(('create_loss("selection")', f'create_loss("{name}")'), small, ("optimizer =", silent))
+    assert before[:, :4].flatten().tolist() == pytest.approx([start] * 16)
+    assert not torch.equal(before, after)
 
 
 def test_the_estimator_example_runs() -> None:

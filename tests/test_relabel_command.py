@@ -12,11 +12,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pluralis import Recipe, load_run, train
+from pluralis.checkpoint import Store, read_snapshot
 from pluralis.cli import app
 from pluralis.data.scenes import make_scenes
-from pluralis.errors import DataError, PluralisError, RecipeError
+from pluralis.errors import CheckpointError, DataError, Interrupted, PluralisError, RecipeError
 from pluralis.losses import selection_posterior
-from pluralis.missing_labels import how_written, look, own_rows
+from pluralis.missing_labels import how_written, look, own_rows, together
+from pluralis.run import Hooks
 
 FAST = [
     "model.backbone=tiny", "model.weights=", "data.size=24", "train.epochs=1", "train.batch_size=8", "run.device=cpu",
@@ -55,6 +57,8 @@ def runs(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         "selection": make_run(photos, folder / "selection", "method.name=selection"),
         "rate": make_run(photos, folder / "rate", "method.name=selection", rate, "select.rule=last"),
         "relabel": make_run(photos, folder / "relabel", *RELABEL, f"{OF_LOSS}.mechanism=rate", f"{OF_LOSS}.rate=class"),
+        "relabel an": make_run(photos, folder / "relabel an", *RELABEL, "method.params.loss=an"),
+        "a": make_run(photos, folder / "a", "method.name=selection", "method.params.a=3.0"),
         "absent": make_run(photos, folder / "absent", *RELABEL, f"{OF_LOSS}.unlabelled=absent"),
     }
 
@@ -70,7 +74,7 @@ def lines(path: Path) -> list[list[str]]:
     return list(csv.reader(path.open(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("name", ["an", "selection", "rate", "relabel"])
+@pytest.mark.parametrize("name", ["an", "selection", "a", "rate", "relabel", "relabel an"])
 def test_every_unknown_label_with_its_chance_given_what_was_written(
     name: str, photos: Path, runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -92,8 +96,10 @@ def test_every_unknown_label_with_its_chance_given_what_was_written(
     if name == "an":
         assert "calibrated" in said
         expected = selection_posterior(trained.calibration.a * logits + trained.calibration.b, given)
-    elif name == "selection":
-        expected = selection_posterior(logits, given)
+    elif name in ("selection", "a", "relabel an"):
+        assert "the run's own probabilities (those of `predict` are calibrated" in said
+        assert (trained.calibration.a, trained.calibration.b) != (1, 0)
+        expected = selection_posterior(logits, given, a=3.0 if name == "a" else 1.0)
     else:
         rate = how_written(trained.method)["rate"].double()
         assert rate.mean().item() == pytest.approx(trained.history[-1]["rate"])
@@ -189,8 +195,14 @@ def test_count_prints_a_table_and_when_it_is_biased(
         assert expected - missing == pytest.approx(int(row[1]), abs=2e-3)
         assert 0 <= low <= missing + 1e-3 <= high + 2e-3
     assert "20 images" in said
-    assert "picked at random" in said
-    assert ("rests on 4 rows" if name == "an" else "Nothing was calibrated") in said
+    assert ("picked at random" in said) == (name == "an")
+    assert ("with the same chance, the rate" in said) == (name != "an")
+    assert ("Nothing was calibrated" in said) == (name != "an")
+    if name == "an":
+        assert said.index("rests on 4 rows") < said.index("20 images") < said.index("picked at random")
+    else:
+        last = load_run(runs[name]).history[-1]
+        assert f"(its own error: {last['rate error']:.2g})" in " ".join(said.split())
     assert f"{float(rows[-1][2]):,.1f}" in said
 
 
@@ -223,3 +235,69 @@ def test_how_labels_are_written_comes_from_the_method(runs: dict[str, Path]) -> 
     trained = load_run(runs["rate"])
     assert how_written(trained.method)["rate"].item() == pytest.approx(trained.history[-1]["rate"])
     assert trained.history[-1]["rate error"] > 0
+
+
+def test_count_knows_how_the_method_picks(runs: dict[str, Path], tmp_path: Path) -> None:
+    said = pluralis("count", runs["a"], "--out", tmp_path / "counts.csv")
+    trained = load_run(runs["a"])
+    part = together([look(trained, source) for source in own_rows(trained, runs["a"]) if source])
+    expected = selection_posterior(part.logits.double(), part.labels, a=3.0).sum().item()
+    assert float(lines(tmp_path / "counts.csv")[-1][2]) == pytest.approx(expected, abs=1e-3)
+    assert "a = 3" in said
+
+
+@pytest.mark.parametrize("name", ["relabel", "relabel an"])
+def test_what_the_last_stage_learned_can_be_seen(name: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    said = pluralis("relabel", runs[name], "--learned", "--out", tmp_path / "soft.csv", "--min-probability", 0)
+    found = {(image, label): float(chance) for image, label, chance in lines(tmp_path / "soft.csv")[1:]}
+    trained = load_run(runs[name])
+    source, held = own_rows(trained, runs[name])
+    assert held is not None
+    learned = Store(runs[name] / "checkpoints").load()
+    assert learned is not None
+    soft, given = learned.tensors["method/soft.value"], source.labels.dense()
+    assert len(found) == (given == 0).sum()
+    for row, image in enumerate(source.labels.ids):
+        for column, label in enumerate(trained.classes):
+            if given[row, column] == 0:
+                assert found[image, label] == pytest.approx(soft[row, column].item(), abs=1e-6)
+    assert not {image for image, _ in found} & set(held.labels.ids)
+    assert f"{len(found)} of {len(found)} unknown labels" in " ".join(said.split())
+    pluralis("relabel", runs[name], "--out", tmp_path / "last.csv", "--min-probability", 0)
+    last = {(image, label): float(chance) for image, label, chance in lines(tmp_path / "last.csv")[1:]}
+    assert any(abs(last[key] - chance) > 1e-3 for key, chance in found.items())  # the student says something else
+    assert "soft.value" not in read_snapshot(runs[name] / "model").tensors
+
+
+def test_what_was_learned_is_the_same_after_a_stop(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
+    stops = iter([False] * 3 + [True])  # in the second stage
+    settings = [*FAST, *RELABEL, "method.params.loss=an"]
+    values = {"data.images": str(photos), "data.labels": str(photos / "labels.csv")}
+    recipe = Recipe.load(None, settings, values)
+    with pytest.raises(Interrupted, match="stage 2"):
+        train(recipe, tmp_path / "run", Hooks(should_stop=lambda: next(stops)))
+    with pytest.raises(CheckpointError, match="no finished run"):
+        pluralis("relabel", tmp_path / "run", "--learned", "--out", tmp_path / "x.csv")
+    train(recipe, tmp_path / "run")
+    once, twice = (read_snapshot(folder / "soft_labels") for folder in (runs["relabel an"], tmp_path / "run"))
+    assert torch.equal(once.tensors["chance"], twice.tensors["chance"])
+
+
+def test_what_was_not_learned_is_said(runs: dict[str, Path], photos: Path, tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "x.csv", "--learned"]
+    with pytest.raises(CheckpointError, match="only runs of the method relabel"):
+        pluralis("relabel", runs["an"], *out)
+    for words in (["--views", "standard"], ["--images", photos], ["--set", "data.unlabelled=keep"]):
+        with pytest.raises(RecipeError, match="--learned is about the rows trained on"):
+            pluralis("relabel", runs["relabel"], *out, *words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("an", "probabilities calibrated"), ("rate", "probabilities not calibrated")]
+)
+def test_predict_says_which_probabilities_it_gives(
+    name: str, kind: str, photos: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    said = pluralis("predict", runs[name], photos / "03.png", "--out", tmp_path / "found.csv")
+    assert kind in " ".join(said.split())

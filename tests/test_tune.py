@@ -17,7 +17,7 @@ from pluralis.errors import DataError, Interrupted, NonFiniteLoss, PluralisError
 from pluralis.method import Clock
 from pluralis.run import Hooks, TrainedRun, load_run, train
 from pluralis.trials import Watch
-from pluralis.tune import Tuned, tune
+from pluralis.tune import Tuned, head_alone, tune
 from tests.children import pluralis
 
 PLAIN = "lr-0.001-epochs-2"
@@ -42,6 +42,10 @@ def toy(features: Path, **values: object) -> Recipe:
         "run.workers": 0, "run.features": str(features), "method.params": {"views": "fast"},
     }  # fmt: skip
     return Recipe().with_settings([], {**given, **values})
+
+
+def test_the_head_alone_is_trained_for_longer_on_few_rows() -> None:
+    assert [head_alone(rows).epochs for rows in (10, 640, 5000)] == [100, 30, 15]
 
 
 @dataclass
@@ -134,7 +138,7 @@ def test_the_same_command_again_trains_nothing(whole: Whole, recipe: Recipe) -> 
 def test_an_interrupted_tuning_ends_like_one_that_was_not(whole: Whole, recipe: Recipe, tmp_path: Path) -> None:
     first, second = Seen(), Seen()
     names = whole.seen.started()
-    steps = {name: 15 if name == "frozen" else 4 * int(name[-1]) for name in names}  # 32 rows, by 32 and by 8
+    steps = {name: 100 if name == "frozen" else 4 * int(name[-1]) for name in names}  # 32 rows, by 32 and by 8
     first.stop_after = steps["frozen"] + steps[PLAIN] + 3  # in the middle of the third
     with pytest.raises(Interrupted):
         tune(recipe, tmp_path / "run", 60, first.hooks())
@@ -227,7 +231,7 @@ def test_the_budget(
     def pretend(judged: Recipe, folder: Path, hooks: Hooks) -> SimpleNamespace:
         started.append(folder.name)
         for _ in range(judged.train.epochs):
-            now[0] += 2 if folder.name == "frozen" else 60
+            now[0] += 0.3 if folder.name == "frozen" else 60
             if hooks.should_stop():
                 raise Interrupted("stopped")
         score = -9.0 if folder.name == "frozen" else judged.train.lr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,15 +47,23 @@ def bench(
     ray: Annotated[str, typer.Option(help="Address of a Ray cluster that makes the runs, such as auto.")] = "",
     images: Images = None,
     labels: LabelFiles = None,
-    limit: Annotated[float | None, typer.Option(min=0, help="Seconds, after which no run is begun.")] = None,
+    limit: Annotated[
+        float | None, typer.Option(min=0, help="Seconds, after which no run is begun; 0 makes the tables alone.")
+    ] = None,
+    stop: Annotated[
+        float | None, typer.Option(min=0, help="Seconds, after which what runs is saved, and tables are made.")
+    ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Make runs anew that other code of this version made.")] = False,
     only_list: Annotated[bool, typer.Option("--list", help="Print the runs, and which are done; run nothing.")] = False,
     set: Settings = None,
 ) -> None:
     """Make all runs of one or more specs, and their tables; the same command goes on, and repeats nothing."""
+    begun = time.monotonic()
     plans, store = _plans(spec, out, scale, images, labels, set)
+    from pluralis.bench.buildable import check_weights
     from pluralis.bench.listing import listing
-    from pluralis.bench.output import write_output
+    from pluralis.bench.output import write_pages, write_tables
+    from pluralis.bench.plan import digits_file
     from pluralis.bench.progress import progress, summary
     from pluralis.bench.ray_cluster import ray_workers
     from pluralis.bench.run_folders import tidy
@@ -63,27 +73,35 @@ def bench(
     from pluralis.console import say, stop_request
 
     if only_list:
-        for line in listing(Queue(plans, store, say=say)):
+        for line in listing(Queue(plans, store, say=say, only_look=True)):
             say(line)
         return
     store.prepare()
-    for line in take_folders([plan.spec for plan in plans], [plan.name for plan in plans], store):
+    for line in take_folders([plan.spec for plan in plans], [plan.name for plan in plans], store, set or []):
         say(line)
-    queue = Queue(plans, store, math.inf if limit is None else limit, say)
+    ends = [math.inf if seconds is None else seconds for seconds in (limit, stop)]
+    queue = Queue(plans, store, ends[0], say, stop_after=ends[1], begun=begun)
     _other_code(queue, redo)
     runs = queue.runs()
     tidy(store, queue.finished, {run.key for run in runs if run.keep})
     number = len({run.key for run in runs})
     say(f"{number} run{'s' if number != 1 else ''}; results: {out}")
+    if not ray and ends[0] > 0:
+        check_weights((run for run in runs if not queue.is_known(run)), made=digits_file(store.out))
     workers = ray_workers(ray, jobs, out.resolve(), say=say) if ray else local_workers(jobs)
-    with stop_request() as stop, progress(queue) as tick:
-        work_off(queue, workers, tick, stop)
+    with stop_request() as asked, progress(queue) as tick:
+        work_off(queue, workers, tick, asked)
     state = queue.state(jobs)
-    if queue.stopped:
-        raise Interrupted(f"stopped: {summary(state)}")
-    for path in write_output(queue):
-        if len(plans) == 1 or path.name == "index.html":  # which has the tables too
+    for path in write_tables(queue):
+        if len(plans) == 1:
             say(f"written: {path}")
+    if queue.stopped or queue.is_over():  # no time is left for figures, which take seconds for each spec
+        say("pages and figures are not made: the same command with --limit 0 makes them from what there is")
+    else:
+        for path in write_pages(queue, _command(spec, out, scale, images, labels, set)):
+            say(f"written: {path}")
+    if queue.stopped and not queue.is_over():
+        raise Interrupted(f"stopped: {summary(state)}")
     if _failed(queue, complete=not state.left and not state.elsewhere):
         raise typer.Exit(1)
     if state.left or state.elsewhere:
@@ -120,6 +138,26 @@ def bench_run(
     if outcome == "elsewhere":
         raise CheckpointError(f"another process makes the run {only}: wait for it, or end it")
     say(f"{job.run.label}: {store.file(only)}")
+
+
+def _command(
+    specs: list[Path],
+    out: Path,
+    scale: str,
+    images: list[str] | None,
+    labels: list[str] | None,
+    settings: list[str] | None,
+) -> str:
+    """What makes these tables again, with all that decides them.
+
+    >>> _command([Path("a b.toml")], Path("runs/a"), "small", ["voc"], None, ["train.lr=1"])
+    "pluralis bench 'a b.toml' --scale small --images voc --set train.lr=1 --out runs/a"
+    """
+    words = ["pluralis", "bench", *map(str, specs)]
+    given = (("--scale", [scale] if scale else []), ("--images", images), ("--labels", labels), ("--set", settings))
+    for option, values in given:
+        words += [word for value in values or [] for word in (option, value)]
+    return shlex.join([*words, "--out", str(out)])
 
 
 def _failed(queue: Queue, complete: bool) -> bool:

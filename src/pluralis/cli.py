@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ import typer
 from pluralis.bench_cli import bench, bench_run
 from pluralis.cli_options import (
     Device,
+    Force,
     Format,
     Images,
     LabelFile,
@@ -74,10 +76,18 @@ def train(
     if tune_minutes is not None and not tune:
         raise RecipeError("--tune-minutes says how long settings are tried: add --tune, or leave it out")
 
-    from pluralis.console import console, figures_table, say, training_hooks
+    from pluralis.console import console, figures_table, say, stage_text, training_hooks
+    from pluralis.methods import method_class
     from pluralis.run import train as train_run
+    from pluralis.runtime import choose_device
     from pluralis.views import VIEWS
 
+    if plan.method.name != AUTO:
+        method_class(plan.method.name)  # a wrong name shows before the data is read
+    trains_all = plan.train.freeze >= 0 and plan.run.cache != "features"
+    new = not (out / "model.json").exists()
+    if trains_all and new and not tune and choose_device(plan.run.device).type == "cpu":
+        say("the whole network is trained, on the CPU: --frozen trains its head alone, which is much faster")
     with training_hooks("training" if plan.method.name == AUTO else plan.method.name) as hooks:
         if tune:
             from pluralis.tune import tune as choose
@@ -88,11 +98,16 @@ def train(
     own, bias = run.method.start_bias, plan.method.start_bias
     bias = f"the method's own ({own})" if bias == "method" else bias
     chosen = run.history[run.chosen]
-    stage = f"stage {int(chosen['stage']) + 1}, " if run.history[-1]["stage"] else ""
+    stage = stage_text(chosen["stage"], int(run.history[-1]["stage"]) + 1)
     say(f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])}; starting bias: {bias}")
+    if "score" in chosen and run.chosen == len(run.history) - 1:
+        longer = f"--set train.epochs={2 * plan.train.epochs} and a new --out"
+        say(f"the last epoch was the best: more may help ({longer})")
     if run.test:
         console.print(figures_table("test set, views fast", {plan.method.name: run.test}))
     say(f"model: {out / 'model.safetensors'}")
+    if plan.data.format != "scenes":
+        say(f"next: `{shlex.join(['pluralis', 'relabel', str(out), '--out', 'missing.csv'])}` lists missing labels")
 
 
 @app.command()
@@ -161,24 +176,29 @@ def predict(
     top_k: Annotated[int, typer.Option(help="Instead: this many labels an image.")] = 0,
     views: ViewsOption = "fast",
     device: Device = "auto",
+    leave_out: Annotated[Path | None, typer.Option(help="CSV list of images to leave out, as `check` writes.")] = None,
+    force: Force = False,
 ) -> None:
     """Labels and their probabilities for images, as CSV or JSON."""
     from pluralis.console import prediction_bar, say
     from pluralis.data.images import ImageFiles
-    from pluralis.predictions import check_choice, chosen_labels, find_images, write_predictions
+    from pluralis.predictions import check_choice, check_out, chosen_labels, find_images, write_predictions
     from pluralis.run import load_run
     from pluralis.views import get_views
 
     get_views(views)  # a wrong name shows before any work
+    check_out(out, force)
+    files, names = find_images(images, leave_out)
     trained = load_run(run, device)
-    check_choice(len(trained.classes), threshold, top_k, out)
-    files, names = find_images(images)
+    check_choice(len(trained.classes), threshold, top_k)
     say(views_line(trained, views))
     with prediction_bar() as progress:
         found = trained.probabilities(ImageFiles(files), progress, views)
     rows = chosen_labels(found, trained.classes, threshold, top_k)
     write_predictions(out, names, rows)
-    say(f"{sum(map(len, rows))} labels for {len(names)} images: {out} (weights chosen by {trained.rule})")
+    kind = "calibrated" if trained.rule.startswith("observed") else "not calibrated"
+    total = f"{sum(map(len, rows))} labels for {len(names)} images: {out}"
+    say(f"{total} (probabilities {kind}, weights chosen by {trained.rule})")
 
 
 @app.command()

@@ -18,8 +18,8 @@ Floats = npt.NDArray[np.float64]
 Likelihood = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """[N] −log likelihood of the written labels of each row, and its derivative [N, C], of logits and labels [N, C]."""
 
-_PRIOR = np.diag([1.0, 1 / 9])  # of (log a, b): deviations 1 and 3 around 0
-_BOUNDS = [(-6.0, 6.0), (-50.0, 50.0)]
+PRIOR = np.diag([1.0, 1 / 9])  # of (log a, b): deviations 1 and 3 around 0
+BOUNDS = [(-6.0, 6.0), (-50.0, 50.0)]
 
 
 def given_something(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,24 +42,25 @@ def given_something(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return nll, slope + wide.sigmoid().mul_(possible).div_(torch.expm1(nothing)).to(slope.dtype)
 
 
-def most_likely(z: Tensor, y: Tensor, likelihood: Likelihood) -> tuple[Floats, float]:
+def most_likely(z: Tensor, y: Tensor, likelihood: Likelihood, every: bool = False) -> tuple[Floats, float]:
     """θ = (log a, b) of p = σ(a·z + b) under which the written labels are most likely, and their mean −log likelihood.
 
     A weak prior (log a and b normal around 0, with deviations 1 and 3) keeps a handful of rows from running away; with
-    hundreds it is not felt. z: logits [N, C]; y: labels [N, C]. Rows without any label say nothing and are left out.
+    hundreds it is not felt. z: logits [N, C]; y: labels [N, C]. Rows without any label say nothing and are left out,
+    unless somebody looked at `every` row.
     """
     from scipy.optimize import minimize
 
-    z, y = _telling(z, y)
+    z, y = telling(z, y, every)
 
     def objective(theta: Floats) -> tuple[float, Floats]:
         nll, own = _slopes(theta, z, y, likelihood)
-        return (nll + 0.5 * float(theta @ _PRIOR @ theta)) / len(z), (own.sum(0) + _PRIOR @ theta) / len(z)
+        return (nll + 0.5 * float(theta @ PRIOR @ theta)) / len(z), (own.sum(0) + PRIOR @ theta) / len(z)
 
     starts = [np.zeros(2)]
     if likelihood is not selection_nll:
         starts.append(most_likely(z, y, selection_nll)[0])  # there can be two valleys
-    found = [minimize(objective, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS) for start in starts]
+    found = [minimize(objective, start, jac=True, method="L-BFGS-B", bounds=BOUNDS) for start in starts]
     best: Floats = min(found, key=lambda result: float(result.fun)).x
     return best, _slopes(best, z, y, likelihood)[0] / len(z)
 
@@ -70,7 +71,7 @@ def calibrations(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator) -> 
     A sample in which the rows have the weights w has θ̂ − H⁻¹ Σ_n (w_n − 1) g_n: one step of Newton's with g_n the
     derivative of the row n, H the second derivative of all.
     """
-    z, y = _telling(z, y)
+    z, y = telling(z, y)
     best, _ = most_likely(z, y, given_something)
 
     def slopes(theta: Floats) -> Floats:
@@ -78,8 +79,8 @@ def calibrations(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator) -> 
 
     steps = 1e-4 * np.eye(2)
     curvature = np.stack([(slopes(best + s) - slopes(best - s)).sum(0) for s in steps]) / 2e-4
-    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2 + _PRIOR)
-    inverse = vectors / values.clip(_PRIOR.diagonal().min()) @ vectors.T  # at a bound it may not be a minimum
+    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2 + PRIOR)
+    inverse = vectors / values.clip(PRIOR.diagonal().min()) @ vectors.T  # at a bound it may not be a minimum
     own = slopes(best)
     own = own[np.lexsort(own.T)]  # the order in which rows are given has no influence
     n = len(own)
@@ -87,15 +88,15 @@ def calibrations(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator) -> 
     return best, -pulls @ inverse, n
 
 
-def _telling(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that have a label, logits in float64."""
+def telling(z: Tensor, y: Tensor, every: bool = False) -> tuple[Tensor, Tensor]:
+    """The rows that have a label, or `every` one if there is a label at all; logits in float64."""
     used = (y != 0).any(1)
     if not bool(used.any()):
         raise DataError(
             "no held-out row has a label, so nothing can be calibrated or chosen by them:"
             ' hold out more rows (in a recipe select.fraction), or set select.rule = "last"'
         )
-    return z[used].double(), y[used]
+    return (z.double(), y) if every else (z[used].double(), y[used])
 
 
 def _slopes(theta: Floats, z: Tensor, y: Tensor, likelihood: Likelihood) -> tuple[float, Floats]:

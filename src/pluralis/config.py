@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_type_hints
@@ -237,7 +238,7 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
 def _build(cls: type, values: Any, where: str) -> Any:
     if not isinstance(values, Mapping):
         raise RecipeError(f"{where or 'the recipe'} must be a table of keys, not {values!r}")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     made = {}
     for key, value in values.items():
         name = f"{where}.{key}" if where else key
@@ -245,6 +246,12 @@ def _build(cls: type, values: Any, where: str) -> Any:
             raise RecipeError(f"there is no key {name!r} in a recipe; {_nearest(name, key, where, hints)}")
         made[key] = _cast(value, hints[key], name)
     return cls(**made)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Types of the keys: read from their texts once, as a bench makes thousands of recipes."""
+    return get_type_hints(cls)
 
 
 def _nearest(name: str, key: str, where: str, hints: Mapping[str, Any]) -> str:

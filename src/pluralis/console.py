@@ -19,6 +19,7 @@ from pluralis.errors import Interrupted, visible
 
 if TYPE_CHECKING:
     from pluralis.counting import Counts
+    from pluralis.data.source import Split
     from pluralis.method import Clock
     from pluralis.run import Hooks
 
@@ -34,6 +35,10 @@ class VisibleConsole(Console):
 # Under torchrun one process speaks for all.
 console = VisibleConsole(quiet=os.environ.get("RANK", "0") != "0")
 errors = VisibleConsole(stderr=True)
+VAL_NLL = (
+    "val nll: how surprised the network is by the labels written for held-out images (mean −log likelihood; lower is"
+    " better); the epoch where it is lowest is kept"
+)
 
 
 @contextmanager
@@ -45,19 +50,31 @@ def training_hooks(title: str, *, epochs_as_lines: bool = True) -> Iterator[Hook
     with Progress(*columns, console=console, transient=True) as bars, stop_request() as stop:
         steps_bar, decode_bar = bars.add_task(title, total=None), bars.add_task("decoding", visible=False)
 
+        stages, explained = 1, False
+
+        def begin(split: Split, count: int) -> None:
+            nonlocal stages
+            stages = count
+            if epochs_as_lines:
+                say(split.counts())
+
         def report(clock: Clock, steps: int, figures: dict[str, float]) -> None:
+            nonlocal explained
             done = (clock.epoch * steps + clock.step) if not figures else clock.epoch * steps
-            name = f"{title} epoch {min(clock.epoch + 1, clock.epochs)}/{clock.epochs}"
+            name = f"{title} {stage_text(clock.stage, stages)}epoch {min(clock.epoch + 1, clock.epochs)}/{clock.epochs}"
             bars.update(steps_bar, completed=done, total=clock.epochs * steps, description=name)
             if figures and epochs_as_lines:
-                say(epoch_line(figures, clock.epochs))
+                if "val nll" in figures and not explained:
+                    say(VAL_NLL)
+                    explained = True
+                say(epoch_line(figures, clock.epochs, stages))
 
         def decoding(done: int, total: int) -> None:
             bars.update(decode_bar, completed=done, total=total, visible=done < total)
             if stop.is_set():
                 raise Interrupted("stopped while decoding images")
 
-        yield Hooks(report, decoding, say, stop.is_set)
+        yield Hooks(report, decoding, say, stop.is_set, begin)
 
 
 @contextmanager
@@ -66,7 +83,10 @@ def prediction_bar(title: str = "predicting") -> Iterator[Callable[[int, int], N
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True) as bars:
         bar = bars.add_task(title, total=None)
-        yield lambda done, total: bars.update(bar, completed=done, total=total)
+        try:
+            yield lambda done, total: bars.update(bar, completed=done, total=total)
+        except KeyboardInterrupt:  # which would end the command without a word
+            raise Interrupted(f"{title}: stopped") from None
 
 
 def say(line: str) -> None:
@@ -74,11 +94,15 @@ def say(line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def epoch_line(figures: dict[str, float], epochs: int) -> str:
+def stage_text(stage: float, stages: int) -> str:
+    """Which stage it is, where there are several: each has epochs of its own."""
+    return f"stage {int(stage) + 1} of {stages}, " if stages > 1 else ""
+
+
+def epoch_line(figures: dict[str, float], epochs: int, stages: int = 1) -> str:
     skip = ("stage", "epoch", "score", "calibration a", "calibration b")
     parts = [f"{k} {v:.4g}" for k, v in figures.items() if k not in skip and "left out" not in k]
-    stage = f"stage {int(figures['stage']) + 1}, " if figures["stage"] else ""
-    return f"{stage}epoch {int(figures['epoch'])}/{epochs}  " + "  ".join(parts)
+    return f"{stage_text(figures['stage'], stages)}epoch {int(figures['epoch'])}/{epochs}  " + "  ".join(parts)
 
 
 @contextmanager

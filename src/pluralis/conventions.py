@@ -88,12 +88,18 @@ def as_matrix(array: Any) -> npt.NDArray[Any]:
     if hasattr(array, "detach"):  # a tensor: it may sit on an accelerator or in a type that numpy lacks
         array = array.detach().cpu()
         array = array.float().numpy() if array.is_floating_point() else array.numpy()
+    if hasattr(array, "toarray"):
+        raise LabelError(
+            f"labels are a sparse matrix ({type(array).__name__}); give its toarray(), or its rows, columns and values "
+            "to Labels.from_entries"
+        )
     try:
         dense = np.asarray(array)
     except ValueError as error:
         raise LabelError(f"labels must be a matrix of rows × classes: {error}") from None
     if dense.ndim != 2:
-        raise LabelError(f"labels must be a matrix of rows × classes, not of shape {dense.shape}")
+        found = f"of shape {dense.shape}" if dense.ndim else f"a {type(array).__name__}"
+        raise LabelError(f"labels must be a matrix of rows × classes, not {found}")
     if dense.dtype.kind == "b":
         return dense.view(np.int8)
     if dense.dtype.kind not in "iuf":

@@ -12,21 +12,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pluralis.conditional_calibration import calibrations
+from pluralis.conditional_calibration import calibrations, given_something, most_likely, telling
 from pluralis.errors import DataError, LabelError
 from pluralis.evaluate import Calibration
+from pluralis.inputs import Array, Matrix, as_tensor, check_labels
 from pluralis.labels import Labels
-from pluralis.losses.selection import MECHANISMS, selection_posterior
+from pluralis.losses.selection import Rate, check_writing, selection_posterior
 from pluralis.losses.selection_rate import UNLABELLED
 from pluralis.params import choice, number, whole
 
 Floats = npt.NDArray[np.float64]
-Matrix = Tensor | npt.NDArray[Any] | Labels
 
 _NAME = "count_labels"
 _REACH = 2.0  # standard errors between the calibrations at which the counts are worked out in full
 _FAR = 2.0  # times as far a calibration may lie from the best one: a parabola says nothing about more
 _FEW = 100  # held-out rows below which two numbers are poorly known
+_LITTLE = 0.05  # of the log likelihood of class frequencies: a model that wins less hardly tells images apart
+_UNSURE = 0.25  # of a rate: with a larger error it is hardly known
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Counts:
     total: Count
     calibration: Calibration
     held_out: int  # rows with a label that the calibration was fitted to
+    gain: float | None = None  # share of −log likelihood that the model saves on them, beside class frequencies
+    a: float = 1.0
+    rate: float | None = None  # at which labels are taken to be written, the mean over classes; None: one was picked
+    rate_error: float | None = None  # of a rate that a run learned, as its history has it
 
     @property
     def per_image(self) -> tuple[float, float, float]:
@@ -72,30 +78,62 @@ class Counts:
         """A row for each class, in their order, and one for all."""
         return [count.row(places) for count in (*self.classes, self.total)]
 
+    def warnings(self) -> list[str]:
+        """What the reader should know before reading the numbers, as sentences; empty where all is well."""
+        said = []
+        if 0 < self.held_out < _FEW:
+            said.append(f"The calibration rests on {self.held_out} rows only: hold out more to rely on the interval.")
+        if self.gain is not None and self.gain < _LITTLE:
+            said.append(
+                "On held-out rows the model is hardly better than the frequencies of the classes: it cannot tell how"
+                " many labels an image has. Do not rely on the counts, nor on the interval."
+            )
+        if self.rate is not None and self.rate_error is not None and self.rate_error > _UNSURE * self.rate:
+            said.append(
+                f"The rate of writing, {self.rate:.2f}, is hardly known: its error is {self.rate_error:.2f}, and the"
+                " interval takes it as exact. Do not rely on either."
+            )
+        return said
+
     def caveats(self) -> list[str]:
         """When these numbers are biased, as sentences for the reader."""
-        said = [
-            "Right if one of the labels of every image was picked at random: where people write down what is large or"
-            " unusual, other labels are under-counted, and the interval does not contain it.",
+        return [
+            self._right_if(),
+            "Labels are over-counted where the model is weak, and, if one picked label is assumed, where people wrote"
+            " down more than one.",
             "Classes that the model cannot tell apart are counted wrongly, too low or too high: the single labels of"
             " 'either' and of 'both' look alike. The two numbers of the calibration are shared by all classes, so that"
             " the total is surer than the single classes.",
+            "The probabilities are calibrated here given that an image has a label at all, which those of `predict` and"
+            " `relabel` are not: sums of these differ from the counts."
+            if self.held_out
+            else "Nothing was calibrated: the probabilities are taken as right; the interval holds only if so.",
         ]
-        if not self.held_out:
-            said.append("Nothing was calibrated: the probabilities are taken as right; the interval holds only if so.")
-        elif self.held_out < _FEW:
-            said.append(f"The calibration rests on {self.held_out} rows only: hold out more to rely on the interval.")
-        return said
+
+    def _right_if(self) -> str:
+        if self.rate is not None:
+            error = "" if self.rate_error is None else f" (its own error: {self.rate_error:.2g})"
+            return (
+                f"Right if every present label was written with the same chance, the rate, {self.rate:.2f} on average,"
+                f" whatever else is there. It is taken as exact{error}, so the true interval is wider."
+            )
+        if self.a != 1.0:
+            return f"Right if labels were written as `selection` with a = {self.a:g} has it, which is taken as exact."
+        return (
+            "Right if one of the labels of every image was picked at random: where people write down what is large or"
+            " unusual, other labels are under-counted, and the interval does not contain it."
+        )
 
 
 def count_labels(
-    logits: Tensor | npt.NDArray[Any],
+    logits: Array,
     labels: Matrix,
-    held_out: tuple[Tensor | npt.NDArray[Any], Matrix] | None = None,
+    held_out: tuple[Array, Matrix] | None = None,
     *,
     classes: Sequence[str] | None = None,
     mechanism: str = "one",
-    rate: float | Tensor | None = None,
+    rate: Rate | None = None,
+    a: float = 1.0,
     unlabelled: str = "skip",
     draws: int = 1000,
     level: float = 0.95,
@@ -116,16 +154,16 @@ def count_labels(
     again: that would tell how others differ from these.
 
     logits: [N, C]. labels: [N, C] in {+1, 0, −1}, or `Labels`, whose class names are used unless `classes` has others.
-    mechanism, rate, unlabelled: how labels came to be written, see `losses.functional.selection`; rows without any
+    mechanism, rate, a, unlabelled: how labels came to be written, see `losses.functional.selection`; rows without any
     written label are expected to hold Σp ("skip": nobody looked), or nothing ("absent", where one label is picked). A
-    calibration is for one picked label, so with mechanism "rate" there are no held-out rows.
+    calibration is for one picked label, any equally likely, so with mechanism "rate" or another a there are no held-out
+    rows. A rate is taken as exact.
 
     >>> z = torch.zeros(14, 3)
     >>> found = count_labels(z, torch.tensor([[1, 0, 0]] * 14))     # r = 5/14 for each of the others
     >>> [round(count.expected, 6) for count in (*found.classes, found.total)]
     [14.0, 5.0, 5.0, 24.0]
     """
-    choice(_NAME, "mechanism", mechanism, MECHANISMS)
     choice(_NAME, "unlabelled", unlabelled, UNLABELLED)
     draws, level = whole(_NAME, "draws", draws, low=2, high=10**6), number(_NAME, "level", level, above=0.0, below=1.0)
     z, y = _pair(logits, labels, "the rows to count")
@@ -133,20 +171,24 @@ def count_labels(
     if len(names) != z.shape[1]:
         raise LabelError(f"{_NAME}: {len(names)} class names for logits of {z.shape[1]} classes; give one each")
     rng = np.random.default_rng(whole(_NAME, "seed", seed))
-    how = {"mechanism": mechanism, "rate": rate, "unlabelled": unlabelled}
+    written_at = check_writing(_NAME, mechanism, rate, a, z.shape[1])
+    how: dict[str, Any] = {"mechanism": mechanism, "rate": written_at, "a": a, "unlabelled": unlabelled}
 
     def chances(theta: Floats) -> Tensor:
         """[N, C] r, and 0 on what is known."""
-        return selection_posterior(math.exp(theta[0]) * z + float(theta[1]), y, **how).masked_fill_(y != 0, 0.0)  # type: ignore[arg-type]
+        return selection_posterior(math.exp(theta[0]) * z + float(theta[1]), y, **how).masked_fill_(y != 0, 0.0)
 
-    best, spread, rows = np.zeros(2), np.zeros((draws, 2)), 0
+    best, spread, rows, gain = np.zeros(2), np.zeros((draws, 2)), 0, None
     if held_out is not None:
         if mechanism == "rate":
             raise DataError(f"{_NAME}: a calibration is for one picked label; with mechanism='rate' leave out held_out")
+        if a != 1.0:
+            raise DataError(f"{_NAME}: a calibration is for a = 1, not {a:g}; leave out held_out, or a")
         held = _pair(*held_out, "the held-out rows")
         if held[0].shape[1] != z.shape[1]:
             raise LabelError(f"{_NAME}: {z.shape[1]} classes to count, {held[0].shape[1]} in the held-out rows")
         best, spread, rows = calibrations(*held, draws, rng)
+        gain = _gain(*held, best)
 
     found = chances(best)
     unknown = (y == 0).sum(0).double().numpy()
@@ -154,7 +196,7 @@ def count_labels(
     missing = _sums(found)
     step = np.array([0.0, 1e-3])
     together = (_sums(chances(best + step)) - _sums(chances(best - step)))[-1] / (2 * step[1])
-    variance = np.append((found * (1 - found)).sum(0).numpy(), max(together, 0.0))
+    variance = np.append((found * (1 - found)).sum(0).numpy(), together).clip(0)
     drawn = _surface(chances, best, spread, room) if rows else missing
     drawn = drawn + np.sqrt(variance) * rng.standard_normal((draws, len(room)))
     ends = np.quantile(drawn.clip(0, room), [(1 - level) / 2, (1 + level) / 2], axis=0)
@@ -164,7 +206,22 @@ def count_labels(
         Count(name, int(w), float(w + m), float(w + low), float(w + high))
         for name, w, m, low, high in zip((*names, "all"), written, missing, *ends, strict=True)
     ]
-    return Counts(len(z), tuple(counts[:-1]), counts[-1], Calibration(math.exp(best[0]), float(best[1])), rows)
+    scale = Calibration(math.exp(best[0]), float(best[1]))
+    mean_rate = None if written_at is None else float(torch.as_tensor(written_at).mean())
+    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate)
+
+
+def _gain(z: Tensor, y: Tensor, best: Floats) -> float:
+    """The share of −log likelihood of the held-out labels that the model saves, beside the frequencies of the classes.
+
+    These are logits that are the same for every image, and calibrated as the model's are.
+    """
+    z, y = telling(z, y)
+    written = ((y > 0).double().sum(0) + 0.5) / (len(y) + 1)
+    plain = written.logit().expand(len(y), -1)
+    model = float(given_something(math.exp(best[0]) * z + float(best[1]), y)[0].mean())
+    _, without = most_likely(plain, y, given_something)
+    return (without - model) / without if without > 0 else 0.0
 
 
 def _surface(chances: Callable[[Floats], Tensor], best: Floats, spread: Floats, room: Floats) -> Floats:
@@ -190,16 +247,18 @@ def _sums(values: Tensor) -> Floats:
     return np.append(by_class, by_class.sum())
 
 
-def _pair(logits: Tensor | npt.NDArray[Any], labels: Matrix, what: str) -> tuple[Tensor, Tensor]:
-    z = torch.as_tensor(logits).detach().cpu().double()
-    y = torch.as_tensor(labels.dense() if isinstance(labels, Labels) else labels).cpu()
+def _pair(logits: Array, labels: Matrix, what: str) -> tuple[Tensor, Tensor]:
+    owner = f"{_NAME}, {what}"
+    z = as_tensor(owner, "logits", logits).detach().cpu().double()
+    y = as_tensor(owner, "labels", labels).cpu()
     if z.dim() != 2 or z.shape != y.shape:
         raise LabelError(
-            f"{_NAME}, {what}: logits of shape {tuple(z.shape)} and labels of shape {tuple(y.shape)}; "
+            f"{owner}: logits of shape {tuple(z.shape)} and labels of shape {tuple(y.shape)}; "
             "give both as [rows, classes]"
         )
     if not len(z):
         raise DataError(f"{_NAME}: there are no rows in {what}; give at least one")
     if not bool(torch.isfinite(z).all()):
-        raise DataError(f"{_NAME}, {what}: some logits are NaN or infinite; training diverged, lower its learning rate")
-    return z, y.sign().to(torch.int8)
+        raise DataError(f"{owner}: some logits are NaN or infinite; training diverged, lower its learning rate")
+    check_labels(owner, y)
+    return z, y.to(torch.int8)

@@ -13,10 +13,11 @@ from pluralis.errors import DataError, RecipeError
 if TYPE_CHECKING:  # imported inside commands: `pluralis --help` answers at once
     from pluralis.config import DataPart
     from pluralis.data.conversion import Target
+    from pluralis.data.source import Source
 
 data_app = typer.Typer(no_args_is_help=True, help="Look at labelled images, convert, hide labels, split, check.")
 
-RecipeFile = Annotated[Path | None, typer.Option("--recipe", help="TOML file whose [data] part names the data.")]
+RecipeFile = Annotated[Path | None, typer.Option("--recipe", help="TOML file whose part `data` names the data.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="data.key=value; may be given again.")]
 Out = Annotated[Path, typer.Option(help="File or folder to write.")]
 To = Annotated[str, typer.Option(help="Format to write.")]
@@ -44,14 +45,15 @@ def inspect_command(
         _refuse_existing(html, force)
     from pluralis.console import console, prediction_bar, say
     from pluralis.data.inspection import inspect_data
-    from pluralis.data.inspection_tables import classes_table, files_lines, pairs_table, row_lines
+    from pluralis.data.inspection_tables import classes_table, files_lines, pairs_table, row_lines, unlisted_line
     from pluralis.data.source import load_source
 
     source = load_source(part, say)
     with prediction_bar("headers") as progress:
         found = inspect_data(source.images, source.labels, source.hints, pairs=top, look=files, progress=progress)
-    for line in row_lines(found):
-        say(line)
+    for line in (*row_lines(found), unlisted_line(source.images, part.images)):
+        if line:
+            say(line)
     console.print(classes_table(found, top))
     if found.pairs:
         console.print(pairs_table(found))
@@ -77,7 +79,10 @@ def check(
     workers: Annotated[int, typer.Option(min=0, help="Threads; 0 is one for each core.")] = 0,
     force: Force = False,
 ) -> None:
-    """Open every image; those that do not open are listed and the exit code is 1. Goes on where it stopped."""
+    """Open every image; those that do not open are listed and the exit code is 1. Goes on where it stopped.
+
+    Without --labels, --format and --recipe: every image in the folder.
+    """
     part = _part(images, labels, format, unlisted, recipe, set)
     from pluralis.console import prediction_bar, say, stop_request
     from pluralis.data.check import check_images, is_list_of
@@ -86,7 +91,8 @@ def check(
     of = place_of(part)
     if not is_list_of(out, of):
         _refuse_existing(out, force)
-    source = load_source(part, say, missing=True)
+    folder_alone = part.images and not (labels or format or recipe or set)
+    source = _pictures(Path(part.images)) if folder_alone else load_source(part, say, missing=True)
     with stop_request() as stop, prediction_bar("opening") as progress:
         found = check_images(
             source.images, source.labels, out, of=of, workers=workers, progress=progress, stop=stop.is_set
@@ -94,7 +100,8 @@ def check(
     known = f", {found.noted:,} were checked before" if found.noted else ""
     say(f"{len(source.labels):,} images{known}: {len(found.bad):,} do not open: {out}")
     if found.bad:
-        say(f"leave them out with `pluralis data convert … --leave-out {out}`, or replace them and check again")
+        command = "predict" if folder_alone else "data convert"
+        say(f"leave them out with `pluralis {command} … --leave-out {out}`, or replace them and check again")
         raise typer.Exit(1)
 
 
@@ -236,6 +243,17 @@ def _part(
     named = {"data.images": images, "data.labels": labels, "data.format": format, "data.options.unlisted": unlisted}
     given: dict[str, Any] = {key: value for key, value in named.items() if value}
     return Recipe.load(recipe, settings or [], {**given, **(more or {})}).data
+
+
+def _pictures(folder: Path) -> Source:
+    """All pictures in a folder, also of kinds that do not open, without labels."""
+    from pluralis.data.images import ImageFiles
+    from pluralis.data.source import Source
+    from pluralis.labels import Labels
+    from pluralis.predictions import find_images
+
+    files, names = find_images([folder], every=True)
+    return Source(ImageFiles(files), Labels.from_lists([[]] * len(files), ["any"], ids=names))
 
 
 def _with_files(part: DataPart) -> DataPart:

@@ -1,14 +1,23 @@
-"""What a recipe leaves open, decided from the plan and the pictures: the method, the head and the size."""
+"""What a recipe leaves open, decided from the plan and the pictures: the method, the head, the size, the epochs."""
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from pluralis.config import AUTO, DRAWN, Recipe
 from pluralis.data.loader import Images
+from pluralis.errors import RecipeError, nearest
+from pluralis.methods import method_class
+from pluralis.methods.relabel import looks
+from pluralis.models import HEADS
+from pluralis.stage import FEWEST_STEPS, USUAL_EPOCHS
 
 LARGE, USUAL = 320, 256
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
@@ -20,28 +29,95 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     method  `relabel`; where the backbone does not train, `selection`: there is no second network to teach
     head    `lse` for `relabel` on a backbone that trains, `label-decoder` for `lac`, `linear` otherwise
     size    320 where half of the pictures are that large, 256 otherwise
+    epochs  10, and more where they are few steps (`Stage.for_rows`)
+    views   of `relabel`: `fast` on features, which have no others
 
-    The seed of a protocol that does not state one is written down too, so that the run's folder tells it.
+    A method and a head that are chosen here come with all of their parameters, so that the run's folder tells them
+    whatever the defaults may become. The seed of a protocol that does not state one is written down too.
     """
     said = []
     frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
     if recipe.method.name == AUTO:
         name, why = ("selection", "frozen backbone") if frozen else ("relabel", "backbone that trains")
-        recipe = replace(recipe, method=replace(recipe.method, name=name))
+        params = _default_params(method_class(name)) | recipe.method.params
+        recipe = replace(recipe, method=replace(recipe.method, name=name, params=params))
         said.append(f"method {name}: none was named, and this is the best known for a {why}")
     if recipe.model.head == AUTO:
         name = recipe.method.name
         head = {"relabel": "linear" if frozen else "lse", "lac": "label-decoder"}.get(name, "linear")
-        recipe = replace(recipe, model=replace(recipe.model, head=head))
+        params = _default_params(HEADS[head]) | recipe.model.head_params
+        recipe = replace(recipe, model=replace(recipe.model, head=head, head_params=params))
         said.append(f"head {head}: it goes with {name}")
     if recipe.data.size == 0:
         side = _usual_side(images)
         size = LARGE if side >= LARGE else USUAL
         recipe = replace(recipe, data=replace(recipe.data, size=size))
         said.append(f"size {size}: the shorter side of half of the pictures is {side:.0f} pixels or more")
+    if recipe.train.epochs == 0:
+        recipe = replace(recipe, train=recipe.train.for_rows(len(images)))
+        epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
+        few = f", and learning takes some {FEWEST_STEPS}" if epochs > USUAL_EPOCHS else ""
+        said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
+    if recipe.method.name == "relabel":
+        if _on_features(recipe) and "views" not in recipe.method.params:
+            recipe = _with_params(recipe, {"views": "fast"})
+            said.append("views fast: features have no others")
+        said.append(_relabelling(recipe))
     if recipe.data.protocol in DRAWN:
         recipe = replace(recipe, data=replace(recipe.data, protocol_seed=recipe.data.draw_seed))
     return recipe, said
+
+
+def filled(recipe: Recipe) -> Recipe:
+    """A settled recipe with every parameter of its method and of its head, those that it leaves out at their defaults.
+
+    Two recipes that differ only in what they leave out are the same then.
+    """
+    views = {"views": "fast"} if recipe.method.name == "relabel" and _on_features(recipe) else {}
+    params = _default_params(method_class(recipe.method.name)) | views | recipe.method.params
+    if recipe.model.head not in HEADS:
+        raise RecipeError(f"there is no head {recipe.model.head!r}; {nearest(recipe.model.head, HEADS)}")
+    of_head = _default_params(HEADS[recipe.model.head]) | recipe.model.head_params
+    return replace(_with_params(recipe, params), model=replace(recipe.model, head_params=of_head))
+
+
+def check_views(recipe: Recipe) -> None:
+    """Refuse to relabel features with views that only pictures have, before any work is done."""
+    if recipe.method.name != "relabel" or not _on_features(recipe):
+        return
+    params = filled(recipe).method.params
+    if looks(**_of_looks(params)).passes > 1:
+        raise RecipeError(
+            f'method.params.views is "{params["views"]}", but the run trains on features (run.cache = "features"),'
+            ' which cannot be resized, mirrored or cropped: leave it out, or set method.params.views = "fast"'
+        )
+
+
+def _relabelling(recipe: Recipe) -> str:
+    """What the relabelling costs, in words."""
+    params = filled(recipe).method.params
+    seen, views, rounds = looks(**_of_looks(params)), params["views"], params["rounds"]
+    times = "" if rounds == 1 else f", in each of {rounds} rounds"
+    return f"relabelling looks at the training images with the views {views}: {seen.cost()}{times}"
+
+
+def _of_looks(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: params[name] for name in ("views", "crop_weight")}
+
+
+def _on_features(recipe: Recipe) -> bool:
+    return recipe.run.cache == "features"
+
+
+def _with_params(recipe: Recipe, params: dict[str, Any]) -> Recipe:
+    return replace(recipe, method=replace(recipe.method, params=recipe.method.params | params))
+
+
+def _default_params(constructor: Callable[..., Any]) -> dict[str, Any]:
+    """Parameters that a recipe may state and their defaults; None, which TOML has not, is a parameter left out."""
+    found = inspect.signature(constructor).parameters.values()
+    stated = (p for p in found if p.name != "dropout" and p.default not in (inspect.Parameter.empty, None))
+    return {p.name: p.default for p in stated}
 
 
 def _usual_side(images: Images) -> float:

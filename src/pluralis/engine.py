@@ -14,7 +14,7 @@ import torch
 from pluralis import distributed
 from pluralis.checkpoint import Snapshot, Store
 from pluralis.data.loader import Loader
-from pluralis.errors import DataError, Interrupted
+from pluralis.errors import DataError, Interrupted, RecipeError
 from pluralis.evaluate import Last, Rule, evaluate, predict
 from pluralis.finite import FiniteCheck
 from pluralis.method import Clock, Method
@@ -26,7 +26,7 @@ from pluralis.optim import (
     set_learning_rate,
 )
 from pluralis.runtime import Runtime
-from pluralis.seeding import seed_global
+from pluralis.seeding import generators_kept, seed_global
 from pluralis.stage import Stage
 from pluralis.state import EMA
 from pluralis.views import Views
@@ -47,6 +47,7 @@ class Fit:
     seconds: float = 0.0  # spent training, over all restarts
 
 
+@generators_kept()
 def fit(
     method: Method,
     data: Loader,
@@ -64,7 +65,18 @@ def fit(
 
     `rule` chooses the epoch of the last stage whose weights are kept (default: the last); `watch` names further data
     that is evaluated after each epoch, or another way to look at the method, for curves, and has no influence.
+    Torch's global generators are set by `seed` at every step, and are at the end as they were before.
+
+    >>> from pluralis import Labels, LossMethod, TensorImages, create_loss
+    >>> features, labels = torch.eye(4), Labels.from_lists([[0], [1], [0], [1]], ["cat", "dog"])
+    >>> data = Loader(TensorImages(features), labels, size=1)
+    >>> method = LossMethod(torch.nn.Linear(4, 2), create_loss("an"))
+    >>> found = fit(method, data, Stage(epochs=50, batch_size=4, lr=0.1, head_lr=1.0))
+    >>> (method.predict(features) > 0).int().argmax(1).tolist(), found.chosen
+    ([0, 1, 0, 1], 49)
     """
+    _check(method, data, plan)
+    plan = plan.for_rows(len(data))
     runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
     runtime.place(method)
     run = _Run(method, rule, Fit(rule.describe()))
@@ -135,13 +147,26 @@ def fit(
             run.result.history.append(figures)
             last = epoch + 1 == stage.epochs
             clock = Clock(number + last, 0 if last else epoch + 1, 0, stage.epochs)
-            if store is not None:
+            # An epoch may take a second, and a save as long: only the end of a stage is always kept.
+            due = store is not None and distributed.rank() == 0 and (last or store.due(clock.step))
+            if store is not None and distributed.any_process((due,), data.device)[0]:
                 run.save(store, clock)
             report(Clock(number, epoch + 1, steps, stage.epochs), steps, figures)
         clock = Clock(number + 1)
 
     run.finish()
     return run.result
+
+
+def _check(method: object, data: object, plan: object) -> None:
+    for what, given, wanted, hint in (
+        ("method", method, Method, 'wrap a network: LossMethod(net, create_loss("selection"))'),
+        ("data", data, Loader, "put images and labels into one: Loader(TensorImages(images), labels, size=…)"),
+        ("plan", plan, Stage, "such as Stage(epochs=10)"),
+    ):
+        if not isinstance(given, wanted):
+            kind = type(given).__name__
+            raise RecipeError(f"fit: {what} is an object of {kind}, not a pluralis.{wanted.__name__}; {hint}")
 
 
 @dataclass

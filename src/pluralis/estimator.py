@@ -10,18 +10,18 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
+from pluralis.calibration import Calibration, calibrate, how_written
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import split
 from pluralis.engine import fit
 from pluralis.errors import NonFiniteLoss, PluralisError, RecipeError
-from pluralis.evaluate import Calibration, Last, Observed, calibrate, predict
+from pluralis.evaluate import Last, Observed, predict
+from pluralis.label_input import check_names, read_labels, take_labels
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
 from pluralis.methods import START_BIASES, create_method, method_class, start_heads
@@ -49,8 +49,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     start_bias           of the outputs: "method" for what suits it, "zero" or "log-odds" of the written frequencies
     standardize          give each feature mean 0 and deviation 1 first, as learned from the training rows
     validation_fraction  of the rows, held out to calibrate the probabilities by the likelihood of their written labels
-                         (no clean label is needed); not calibrated with 0, or where those labels cannot tell: there are
-                         none, or there is one class and all are present
+                         (no clean label is needed; `calibration_.by` tells how it takes them to be written); not
+                         calibrated with 0, or where those labels cannot tell: there are none, or there is one class
+                         and all are present
     choose_epoch         keep the weights of the epoch under which those held-out labels are most likely, not the last;
                          with few rows the choice is a matter of luck
     threshold            least probability of a label in `predict`
@@ -62,8 +63,12 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     class: then answers have scikit-learn's shapes for two classes. Whatever is wrong raises a ValueError; a fit that
     fails leaves the estimator as it was.
 
-    After `fit`: `classes_` (names of y's columns, or their numbers; 0 and 1 for a list), `n_features_in_`, `method_`,
-    `history_` (figures of each epoch), `rule_` (how the epoch was chosen) and `calibration_`.
+    Of scikit-learn's own tools, `cross_val_predict` numbers labels anew, so that 0 and -1 lose their meaning: use
+    `pluralis.folds.out_of_fold`. Its scorers compare with `predict`, which for a matrix gives 1 and 0: they need a
+    complete matrix of 1 and 0 too. `score` and `observed_score` take labels as they are.
+
+    After `fit`: `classes_` (names of y's columns, or their numbers; for a list 0 and 1, or -1 and 1 if it holds -1),
+    `n_features_in_`, `method_`, `history_` (figures of each epoch), `rule_` (how the epoch was chosen), `calibration_`.
 
     >>> X = np.random.default_rng(0).normal(size=(200, 4))
     >>> Y = np.where(X[:, :3] > 0, 1, -1)
@@ -124,16 +129,20 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(self, X: Any, y: Any) -> None:
         device = self._check_parameters()
-        columns = getattr(y, "columns", None)
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), multi_output=True)
+        values, columns = take_labels(y)
+        X, y = validate_data(self, X, values, dtype=(np.float64, np.float32), multi_output=True)
         labels = read_labels(y)
+        if not len(labels.values):
+            raise ValueError(f"{_NAME}: y names no label at all, so there is nothing to learn: 0 means unknown")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=_generators(device)):  # a caller's own random numbers stay as they were
             self._train(X, labels, seed, Runtime(device, "fp32"))
         self._list = y.ndim == 1
         self._width = len(labels.classes)
-        names = np.arange(2 if self._list else self._width)
-        self.classes_ = names if columns is None else np.asarray(columns)
+        if self._list:
+            self.classes_ = np.array([-1 if y.dtype != bool and y.min() < 0 else 0, 1])
+        else:
+            self.classes_ = np.arange(self._width) if columns is None else columns
 
     def decision_function(self, X: Any) -> Floats:
         """Calibrated log-odds [N, C] of each label being present; [N] for a single class given as a list."""
@@ -147,9 +156,11 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         return (torch.stack([-odds, odds], 1) if self._list else odds).sigmoid().numpy()
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
-        """1 where a label is found, 0 elsewhere: [N, C], or [N] for a list."""
+        """1 where a label is found, 0 elsewhere: [N, C], or [N] for a list, -1 elsewhere if that holds -1."""
         found = self.predict_proba(X)
-        return ((found[:, 1] if self._list else found) >= self.threshold).astype(np.int64)
+        if self._list:
+            return np.where(found[:, 1] >= self.threshold, *self.classes_[::-1])
+        return (found >= self.threshold).astype(np.int64)
 
     def score(self, X: Any, y: Any, sample_weight: None = None) -> float:
         """Mean average precision over the classes, from 0 to 1; unknown labels are left out.
@@ -226,12 +237,13 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             weight_decay=float(self.weight_decay),
             augment="none",
         )
-        rule = Observed(held) if held is not None and self.choose_epoch else Last()
+        rule = Observed(held, self.method_) if held is not None and self.choose_epoch else Last()
         result = fit(self.method_, data, plan, rule=rule, seed=seed, runtime=runtime)
         self.method_.eval()
         self.calibration_ = Calibration()
         if held is not None:
-            self.calibration_ = calibrate(predict(self.method_, held), torch.from_numpy(held.labels.dense()))[0]
+            given = torch.from_numpy(held.labels.dense())
+            self.calibration_ = calibrate(predict(self.method_, held), given, how_written(self.method_))[0]
         self.rule_, self.history_ = result.rule, result.history
 
     def _method(self, width: int, labels: Labels) -> Method:
@@ -268,8 +280,11 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
 def observed_score(model: Any, X: Any, y: Any) -> float:
     """Mean log-likelihood of the written labels after a calibration by two numbers; needs no absent label.
 
-    For `GridSearchCV(..., scoring=observed_score)` where only present labels are known: "somebody wrote down one of the
-    labels that are present, any equally likely". Rows without any label say nothing and are left out.
+    For `GridSearchCV(..., scoring=observed_score)`. Where only present labels are known: "somebody wrote down one of
+    the labels that are present, any equally likely"; where absent ones are known too, both were written at a rate of
+    their own, found from y (`calibration.calibrate`). It goes by y alone, whatever the model has been told of how
+    labels come to be written, so that scores of any models compare. Rows without any label say nothing and are left
+    out.
     """
     odds, truth = _pair(model, X, y)
     if not bool((truth != 0).any()):
@@ -281,29 +296,12 @@ def _pair(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Log-odds [N, C] of a model or pipeline, and the labels [N, C]."""
     odds = torch.from_numpy(model.decision_function(X))
     odds = odds.reshape(len(odds), -1)
-    labels = read_labels(check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y"))
+    given = take_labels(y)
+    check_names(given, getattr(model, "classes_", None))
+    labels = read_labels(check_array(given.values, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y"))
     if labels.shape != tuple(odds.shape):
         raise ValueError(f"y is a matrix of {labels.shape} for predictions of {tuple(odds.shape)}: give one label each")
     return odds, torch.from_numpy(labels.dense())
-
-
-def read_labels(y: Any) -> Labels:
-    """Labels from {+1, 0, -1}, from a sparse matrix (not stored is unknown), or from bools (all known)."""
-    sparse = issparse(y)
-    values = y.data if sparse else y
-    if not sparse and (kind := type_of_target(y, input_name="y", raise_unknown=True)).startswith("continuous"):
-        raise ValueError(f"y is {kind}; a label is 1 present, 0 unknown or -1 absent")
-    if len(wrong := np.setdiff1d(values, (-1, 0, 1))):
-        raise ValueError(
-            "Only binary classification is supported: a label is 1 present, 0 unknown or -1 absent, but y holds"
-            f" {wrong[0]}; give a column for each class"
-        )
-    if not sparse:
-        return Labels.from_dense(y.reshape(len(y), -1), convention="complete" if y.dtype == bool else "signed")
-    entries = y.tocoo()
-    return Labels.from_entries(
-        entries.row.astype(np.int64), entries.col.astype(np.int64), values.astype(np.int64), y.shape
-    )
 
 
 def _scaling(X: npt.NDArray[Any], standardize: bool) -> tuple[Floats, Floats]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,15 +9,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pluralis import distributed
-from pluralis.conditional_calibration import most_likely
+from pluralis.calibration import PICKED, Calibration, calibrate, how_written, likelihood_words
 from pluralis.data.loader import Loader, Progress
 from pluralis.errors import DataError, NonFiniteLoss
-from pluralis.losses.selection import selection_nll
 from pluralis.method import Method, Predict
 from pluralis.metrics import f1_scores, mean_average_precision
 from pluralis.views import Views, get_views, view_logits
 
+__all__ = ["Calibration", "Clean", "Last", "Observed", "Rule", "calibrate", "evaluate", "measure", "predict"]
+
 _PREDICT_BATCH = 256
+RATES = ("present written", "absent written")  # in the history, where both rates are fitted
 
 
 @torch.no_grad()
@@ -63,34 +63,6 @@ def predict(
             " training diverged; lower train.lr or set train.clip, then run again in a new folder"
         )
     return mine.cpu()
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """p = σ(a·z + b): two numbers that make a method's logits mean probabilities."""
-
-    a: float = 1.0
-    b: float = 0.0
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return torch.sigmoid(self.a * logits.double() + self.b).float()
-
-
-def calibrate(logits: Tensor, labels: Tensor) -> tuple[Calibration, float]:
-    """The calibration under which the written labels are most likely, and their mean −log likelihood.
-
-    Likelihood: somebody looked and wrote down one of the labels that are present, any of them
-    equally likely (`losses.selection`). Rows without any label say nothing and are left out. A weak
-    prior (log a and b normal around 0, with deviations 1 and 3) keeps a handful of rows from running
-    away; with hundreds it is not felt.
-
-    It is not the likelihood given that something is present, by which labels are counted: that one cannot tell
-    "either" from "both", ranks models worse (VOC 2012) or about as well (two tables), and can leave hardly any p above
-    1/2. The price is a p that is too high in sum, most of all where rows have hardly more than one label (measured by
-    benchmarks/selection_rules.py).
-    """
-    theta, nll = most_likely(logits, labels, selection_nll)
-    return Calibration(math.exp(theta[0]), float(theta[1])), nll
 
 
 class Rule(Protocol):
@@ -145,19 +117,34 @@ class Clean:
 
 
 class Observed:
-    """Likelihood of the labels that were written for held-out rows, after a two-number calibration."""
+    """Likelihood of the labels that were written for held-out rows, after a two-number calibration (`calibration.py`).
+
+    `method`, where it is known already, says how labels come to be written, for the rule's own description.
+    """
 
     name = "observed"
 
-    def __init__(self, data: Loader) -> None:
+    def __init__(self, data: Loader, method: Method | None = None) -> None:
         self._data, self._labels = data, torch.from_numpy(data.labels.dense())
+        self.by = likelihood_words(self._labels, {} if method is None else how_written(method))
 
     def score(self, method: Method) -> dict[str, float]:
-        calibration, nll = calibrate(predict(method, self._data), self._labels)
-        return {"score": -nll, "val nll": nll, "calibration a": calibration.a, "calibration b": calibration.b}
+        calibration, nll = calibrate(predict(method, self._data), self._labels, how_written(method))
+        found = {"score": -nll, "val nll": nll, "calibration a": calibration.a, "calibration b": calibration.b}
+        if calibration.rates is not None:
+            found |= dict(zip(RATES, calibration.rates, strict=True))
+        return found
+
+    def calibration(self, figures: dict[str, float]) -> Calibration:
+        """The calibration of an epoch, from what `score` told of it."""
+        rates = [figures[name] for name in RATES if name in figures]
+        return Calibration(
+            figures["calibration a"], figures["calibration b"], (rates[0], rates[1]) if rates else None, self.by
+        )
 
     def describe(self) -> str:
-        return f"observed: best likelihood of the written labels of {len(self._data)} held-out rows"
+        how = "" if self.by == PICKED else f", as if {self.by}"
+        return f"observed: best likelihood of the written labels of {len(self._data)} held-out rows{how}"
 
 
 def evaluate(

@@ -7,13 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pluralis.checkpoint import Snapshot, write_snapshot
-from pluralis.errors import LabelError
+from pluralis.checkpoint import Snapshot, read_snapshot, write_snapshot
+from pluralis.errors import CheckpointError, LabelError
 from pluralis.labels import Labels
 from pluralis.method import Method
 from pluralis.state import LabelState
 
 Table = list[dict[str, float | None]]
+
+_SOFT = "soft_labels"  # beside the model, in the folder of a run
 
 
 def write_guesses(path: Path, method: Method, labels: Labels, truth: Labels | None) -> dict[str, Table]:
@@ -29,6 +31,37 @@ def write_guesses(path: Path, method: Method, labels: Labels, truth: Labels | No
     meta = {"classes": list(labels.classes), "rows": list(labels.ids), "guesses by epoch": tables}
     write_snapshot(path, Snapshot(tensors, meta))
     return tables
+
+
+def write_soft_labels(folder: Path, soft: LabelState, labels: Labels) -> Path:
+    """Keep the soft labels that the last stage of a run learned, as it had them: 2 bytes an entry, in the run's folder.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> labels = Labels.from_lists([[0], [1]], 2)
+    >>> soft = LabelState(2, 2)
+    >>> soft.assign(torch.tensor([1]), 0, torch.tensor([0.25]), epoch=1)
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = write_soft_labels(Path(folder), soft, labels)
+    ...     read_soft_labels(Path(folder), labels).tolist()
+    [[1.0, 0.0], [0.25, 1.0]]
+    """
+    meta = {"classes": list(labels.classes), "rows": list(labels.ids)}
+    write_snapshot(folder / _SOFT, Snapshot({"chance": soft.value}, meta))
+    return folder / f"{_SOFT}.safetensors"
+
+
+def read_soft_labels(folder: Path, labels: Labels) -> Tensor:
+    """[N, C] of these training rows: 1 on written labels, 0 on verified absent ones, what was learned on the rest."""
+    if not (folder / f"{_SOFT}.json").exists():
+        raise CheckpointError(
+            f"{folder} holds no labels that a stage worked out for the next: only runs of the method relabel do, and"
+            " those of older versions did not keep them"
+        )
+    found = read_snapshot(folder / _SOFT)
+    if (found.meta["classes"], found.meta["rows"]) != (list(labels.classes), list(labels.ids)):
+        raise CheckpointError(f"{folder / _SOFT}.json is of other rows or classes than the run's: put the data back")
+    given = torch.from_numpy(labels.dense())
+    return torch.where(given == 0, found.tensors["chance"].float(), (given > 0).float())
 
 
 def assignment_table(state: LabelState, truth: Labels | Tensor, present: bool = False) -> Table:

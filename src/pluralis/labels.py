@@ -29,6 +29,12 @@ class Labels:
     read-only copies, or with `copy=False` those given where they have these types: nobody may write to them then.
     `row_ids` holds the unique names of the rows, or None where a row is named by its number.
     Use a `from_…` constructor, unless you have the three arrays already.
+
+    >>> labels = Labels.from_lists([[0], [2]], ["cat", "dog", "car"], negatives=[[1], []])
+    >>> labels.dense().tolist()
+    [[1, -1, 0], [0, 0, 1]]
+    >>> labels == Labels.from_dense([[1, -1, 0], [0, 0, 1]], ["cat", "dog", "car"])
+    True
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.losses.base import Loss
 from pluralis.models.network import Network
@@ -20,20 +21,61 @@ Predict = Callable[[Tensor], Tensor]
 PredictTrain = Callable[..., Tensor]
 """Predicts every training row, unaugmented and in row order, by the averaged weights where there are any: logits [N, C]
 on the CPU; `views=` says how thoroughly, `rows=` of which rows alone."""
+_WRAP = "make it a pluralis.models.Network(backbone, head)"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method is built from, beside its parameters."""
+    """What a method is built from, beside its parameters.
 
-    make_net: Callable[[], Network]  # each call gives a network of its own; what starts at random differs
+    A network is one of `create_model`, or any module from images to logits, which is then a backbone without a head.
+
+    >>> setup = Setup(lambda: nn.Linear(8, 3), classes=3, labels=Labels.from_lists([[0], [2]], 3))
+    >>> setup.rows, setup.make_net()
+    (2, Linear(in_features=8, out_features=3, bias=True))
+    """
+
+    make_net: Callable[[], nn.Module]  # each call gives a network of its own; what starts at random differs
     classes: int
     labels: Labels | None = None  # of the training rows; None when a finished run is read back to predict
+
+    def __post_init__(self) -> None:
+        if isinstance(self.make_net, nn.Module) or not callable(self.make_net):
+            raise RecipeError(
+                f"Setup: make_net is {_kind(self.make_net)}; give a function that makes a new network at each call,"
+                " such as lambda: MyNet()"
+            )
+        if self.labels is None:
+            return
+        if not isinstance(self.labels, Labels):
+            raise RecipeError(f"Setup: labels is {_kind(self.labels)}; give pluralis.Labels.from_dense(labels)")
+        if len(self.labels.classes) != self.classes:
+            raise RecipeError(f"Setup: classes is {self.classes!r}, but the labels have {len(self.labels.classes)}")
 
     @property
     def rows(self) -> int:
         """Training rows, 0 where label state is not needed."""
         return 0 if self.labels is None else len(self.labels)
+
+    def make_network(self, owner: str) -> Network:
+        """One whose backbone and head the method `owner` can tell apart."""
+        net = self.make_net()
+        if not isinstance(net, Network):
+            raise RecipeError(
+                f"{owner} works on the backbone and the head, which {_kind(net)} does not tell apart:"
+                f" {_WRAP}, or use create_model"
+            )
+        return net
+
+    def make_another(self, first: nn.Module) -> nn.Module:
+        """A second network, which shares nothing with the first."""
+        net, taken = self.make_net(), {id(p) for p in first.parameters()}
+        if net is first or any(id(p) in taken for p in net.parameters()):
+            raise RecipeError(
+                "the method trains two networks, and Setup.make_net gave the same one twice:"
+                " make a new one at each call, such as lambda: MyNet()"
+            )
+        return net
 
 
 @dataclass(frozen=True)
@@ -104,6 +146,10 @@ class Method(nn.Module):
         """What was guessed about unknown labels, and when, by what it says: `absent` or `present`."""
         return {}
 
+    def soft_labels(self) -> LabelState | None:
+        """What the last stage learned of unknown labels, where an earlier one worked it out."""
+        return None
+
     def figures(self) -> dict[str, float]:
         """What the history tells of an epoch beside its losses, such as how many labels were guessed."""
         return {}
@@ -114,7 +160,7 @@ class Method(nn.Module):
                 yield name, module
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        """One group for each backbone, each head, and one for what belongs to no network."""
+        """One group for each backbone, each head and each other module, and one for parameters of the method itself."""
         groups: list[dict[str, Any]] = []
         taken: set[int] = set()
         for name, net in self.networks():
@@ -125,9 +171,22 @@ class Method(nn.Module):
                 params = [p for _, p in named if p.requires_grad]
                 groups.append({"name": f"{name}.{part}", "params": params, "lr_factor": factor})
             taken |= {id(p) for p in net.parameters()}
-        rest = [p for p in self.parameters() if p.requires_grad and id(p) not in taken]
-        groups.append({"name": "method", "params": rest, "lr_factor": 1.0})
+        if not groups:
+            self._check_headless(stage)
+        for name, module in (*self.named_children(), ("method", self)):
+            params = [p for p in module.parameters() if p.requires_grad and id(p) not in taken]
+            groups.append({"name": name, "params": params, "lr_factor": 1.0})
+            taken |= {id(p) for p in params}
         return [group for group in groups if group["params"]]
+
+    def _check_headless(self, stage: Stage) -> None:
+        """What a stage asks of backbones and heads cannot be had where no network tells them apart."""
+        for name, neutral in (("head_lr", 1.0), ("freeze", 0), ("freeze_bn", False)):
+            if (value := getattr(stage, name)) != neutral:
+                raise RecipeError(
+                    f"train.{name} is {value!r}, but no network of {type(self).__name__} has a head that can be told"
+                    f" from its backbone: set {name}={neutral!r}, under which all of it trains alike, or {_WRAP}"
+                )
 
     def weights(self) -> dict[str, Tensor]:
         """What `predict` needs, as copies."""
@@ -136,12 +195,23 @@ class Method(nn.Module):
 
 
 class LossMethod(Method):
-    """Any plain loss over one network."""
+    """Any plain loss over one network: one of `create_model`, or a module of your own from images to logits.
+
+    Your own trains as a whole at the learning rate and weight decay of the plan, whose `head_lr` must be 1: nothing
+    says which of its layers is the head. Set the bias of the last one to `start_bias(loss, labels)` before.
+
+    >>> from pluralis.losses import create_loss
+    >>> method = LossMethod(nn.Linear(8, 3), create_loss("an"))
+    >>> [(group["name"], group["lr_factor"]) for group in method.param_groups(Stage(head_lr=1.0))]
+    [('net', 1.0)]
+    """
 
     memory = ("loss.tally.",)  # where a loss counts what its `figures` tell
 
     def __init__(self, net: nn.Module, loss: nn.Module) -> None:
         super().__init__()
+        if not isinstance(net, nn.Module) or isinstance(net, Loss):
+            raise RecipeError(f"LossMethod: net is {_kind(net)}; give LossMethod(net, loss) with a network")
         self.net = net
         self.loss = loss
         self.batch_coupled = bool(getattr(loss, "batch_coupled", False))
@@ -167,6 +237,11 @@ class LossMethod(Method):
 def loss_group(groups: list[dict[str, Any]], loss: nn.Module) -> list[dict[str, Any]]:
     """What a loss itself learns has a learning rate of its own (its `lr_factor`) and no weight decay."""
     for group in groups:
-        if group["name"] == "method":
+        if group["name"] == "loss":
             group |= {"lr_factor": float(getattr(loss, "lr_factor", 1.0)), "weight_decay": 0.0}
     return groups
+
+
+def _kind(thing: object) -> str:
+    """What somebody gave, in words."""
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"an object of {type(thing).__name__}"

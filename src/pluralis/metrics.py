@@ -1,7 +1,8 @@
 """Average precision, mAP and F1 scores of many classes at once, on the device of the scores.
 
 Truth is +1 present, -1 absent, 0 unknown, and unknown entries are left out, class by class; a bool truth means that
-everything is known. Values are fractions between 0 and 1, computed in float64.
+everything is known. Scores and truth are tensors or numpy arrays, and truth may be `Labels`. Values are fractions
+between 0 and 1, computed in float64.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import LabelError, RecipeError
+from pluralis.inputs import Array, Matrix, as_tensor, check_labels
 
 ENTRIES_PER_BLOCK = 16_777_216  # scores sorted at once; bounds the memory where there are many rows and classes
 
@@ -51,7 +53,7 @@ class F1Scores:
     empty: int
 
 
-def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
+def average_precision(scores: Array, truth: Matrix) -> Tensor:
     """Area under the raw precision-recall curve of each class: Σ_k (R_k − R_{k−1}) P_k over the distinct scores.
 
     Equal scores make one step of the curve, as in scikit-learn, so that the order of rows never matters.
@@ -61,7 +63,7 @@ def average_precision(scores: Tensor, truth: Tensor) -> Tensor:
     >>> average_precision(torch.tensor([[0.9], [0.8], [0.8]]), torch.tensor([[1], [1], [-1]]))
     tensor([0.8333], dtype=torch.float64)
     """
-    truth = _checked(scores, truth)
+    scores, truth = _checked(scores, truth)
     # bfloat16 and float16 fit into float32 without loss; the other types are sorted as they are.
     scores = scores.detach()
     scores = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
@@ -108,7 +110,7 @@ def _all_at_once(scores: Tensor, truth: Tensor) -> Tensor:
     return precision.mul_(gained).sum(1) / hits[:, -1]  # 0/0 = NaN where there is no positive
 
 
-def mean_average_precision(scores: Tensor, truth: Tensor, variant: str = "paper") -> MeanAP:
+def mean_average_precision(scores: Array, truth: Matrix, variant: str = "paper") -> MeanAP:
     """mAP over the classes that can be measured; `variant="released"` counts the others as 0.
 
     The published evaluation code of single-positive learning does the latter. NaN when no class counts.
@@ -125,7 +127,7 @@ def mean_average_precision(scores: Tensor, truth: Tensor, variant: str = "paper"
     return MeanAP(float(counted.mean()), per_class, int(empty.sum()), variant)
 
 
-def f1_scores(scores: Tensor, truth: Tensor, threshold: float | Tensor = 0.5) -> F1Scores:
+def f1_scores(scores: Array, truth: Matrix, threshold: float | Array = 0.5) -> F1Scores:
     """Precision, recall and F1 by class and overall, of scores [N, C] or of decisions (bool [N, C]).
 
     A score equal to the threshold counts as present, so a float32 score of 0.7 reaches a threshold of 0.7;
@@ -134,7 +136,9 @@ def f1_scores(scores: Tensor, truth: Tensor, threshold: float | Tensor = 0.5) ->
     >>> f1_scores(torch.tensor([[0.9, 0.1], [0.7, 0.8]]), torch.tensor([[1, -1], [-1, 1]])).cf1
     0.8571428571428571
     """
-    truth = _checked(scores, truth)
+    scores, truth = _checked(scores, truth)
+    if isinstance(threshold, np.ndarray):
+        threshold = as_tensor("F1", "threshold", threshold)
     if isinstance(threshold, Tensor) and threshold.shape not in ((), (scores.shape[1],)):
         raise RecipeError(
             f"F1: {tuple(threshold.shape)} thresholds for {scores.shape[1]} classes; give one number or one per class"
@@ -168,8 +172,9 @@ def _ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(below > 0, above / below, torch.zeros_like(above))
 
 
-def _checked(scores: Tensor, truth: Tensor) -> Tensor:
-    """Truth as int8 in {+1, 0, -1} on the device of the scores; raises for what cannot be measured."""
+def _checked(scores: Array, truth: Matrix) -> tuple[Tensor, Tensor]:
+    """The scores, and truth as int8 in {+1, 0, -1} on their device; raises for what cannot be measured."""
+    scores, truth = as_tensor("metrics", "scores", scores), as_tensor("metrics", "truth", truth)
     if scores.dim() != 2 or scores.shape != truth.shape:
         raise LabelError(
             f"metrics: scores have shape {tuple(scores.shape)} and truth {tuple(truth.shape)}; give [N, C] for both"
@@ -181,11 +186,12 @@ def _checked(scores: Tensor, truth: Tensor) -> Tensor:
         raise LabelError(f"metrics: the score of row {row}, class {column} is NaN; look for a diverged model")
     truth = truth.to(scores.device)
     if truth.dtype == torch.bool:
-        return truth.to(torch.int8).mul_(2).sub_(1)
-    truth = truth.sign().to(torch.int8)
+        return scores, truth.to(torch.int8).mul_(2).sub_(1)
+    check_labels("metrics, truth", truth)
+    truth = truth.to(torch.int8)
     if not bool((truth < 0).any()) and bool((truth == 0).any()):
         raise LabelError(
             "metrics: truth has zeros (unknown) but no -1 (absent), so every class would score 1; "
             "write absent labels as -1, or pass a bool truth if all labels are known"
         )
-    return truth
+    return scores, truth

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pluralis.cli_options import Device, Force, Format, Images, LabelFile, Settings, ViewsOption, named_data, views_line
+
+if TYPE_CHECKING:
+    from pluralis.labels import Labels
 
 
 def relabel(
@@ -18,6 +21,7 @@ def relabel(
     format: Format = "",
     min_probability: Annotated[float, typer.Option(min=0, max=1, help="Least chance of a label.")] = 0.5,
     layout: Annotated[str, typer.Option(help="long, or wide: an image a line and a class a column.")] = "long",
+    learned: Annotated[bool, typer.Option("--learned", help="What the last stage of a `relabel` run learned.")] = False,
     force: Force = False,
     views: ViewsOption = "fast",
     device: Device = "auto",
@@ -34,16 +38,27 @@ def relabel(
     get_views(views)  # what is wrong shows before any work
     choice("relabel", "--layout", layout, LAYOUTS)
     missing.check_file(out, force)
-    trained = load_run(run, device)
     named = named_data(images, labels, format)
+    if learned:
+        missing.check_learned(views, bool(named or set))
+    trained = load_run(run, device)
+    if learned:
+        rows, found = missing.learned(trained, run)
+        how = "in what the last stage learned of the rows that it was trained on, from the stage before"
+        say(_summary(out, write_missing(out, rows, found, min_probability, layout), rows, min_probability, how))
+        return
     sources = [missing.named_rows(trained, named, set or [])] if named or set else missing.own_rows(trained, run)
     say(views_line(trained, views))
     with prediction_bar() as progress:
         part = missing.together([missing.look(trained, source, views, progress) for source in sources if source])
     found, how = missing.chances(trained, part, views)
     count = write_missing(out, part.labels, found, min_probability, layout)
-    unknown = int(part.labels.summary().unknown.sum())
-    say(f"{count:,} of {unknown:,} unknown labels have a chance of at least {min_probability:g} {how}: {out}")
+    say(_summary(out, count, part.labels, min_probability, how))
+
+
+def _summary(out: Path, count: int, labels: Labels, least: float, how: str) -> str:
+    unknown = int(labels.summary().unknown.sum())
+    return f"{count:,} of {unknown:,} unknown labels have a chance of at least {least:g} {how}: {out}"
 
 
 def count(
@@ -81,6 +96,8 @@ def count(
         part = missing.together([part, held])
     options = {"unlabelled": unlabelled} if unlabelled else {}
     counts = missing.count_missing(trained, part, held, draws=draws, seed=seed, **options)
+    for line in counts.warnings():
+        say(f"warning: {line}")
     console.print(counts_table(counts))
     for line in counts.caveats():
         say(f"note: {line}")

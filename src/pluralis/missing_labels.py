@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pluralis.calibration import how_written
 from pluralis.counting import COLUMNS, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
@@ -26,9 +27,9 @@ from pluralis.data.source import (
 )
 from pluralis.errors import DataError, RecipeError
 from pluralis.evaluate import predict
+from pluralis.guesses import read_soft_labels
 from pluralis.labels import Labels
-from pluralis.losses import Selection, selection_posterior
-from pluralis.method import LossMethod, Method
+from pluralis.losses import selection_posterior
 from pluralis.methods.relabel import Relabel
 from pluralis.predictions import write_csv
 from pluralis.run import TrainedRun
@@ -85,39 +86,48 @@ def together(parts: Sequence[Part]) -> Part:
     return Part(labels, torch.cat([part.logits for part in parts]))
 
 
-def how_written(method: Method) -> dict[str, Any]:
-    """How labels came to be written, as the method has it: keywords of `selection_posterior`, if it has."""
-    loss = method.loss if isinstance(method, LossMethod | Relabel) else None
-    return loss.how_written() if isinstance(loss, Selection) else {}
-
-
 def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tensor, str]:
     """[N, C] the chance of each label being present given those that were written, and what it rests on, in words.
 
     It is `selection_posterior`, of the run's own probabilities where its method is `selection` or `relabel` (a learned
-    or given rate included), and of calibrated ones for any other method.
+    or given rate included), and of calibrated ones for any other method. Where the calibration goes by rates of present
+    and of absent labels, it is by these, for whatever method that has no rate of its own.
     """
-    own, logits = how_written(trained.method), part.logits
-    if own or isinstance(trained.method, Relabel):
-        what = "the run's own probabilities"
+    own, given = how_written(trained.method), torch.from_numpy(part.labels.dense())
+    scale = trained.calibration_of(views)
+    if scale.rates is None and (own or isinstance(trained.method, Relabel)):
+        found, what = selection_posterior(part.logits, given, **own), "the run's own probabilities"
+        if trained.rule.startswith("observed"):
+            what += " (those of `predict` are calibrated on held-out rows, so that they differ)"
     else:
-        scale = trained.calibration_of(views)
-        logits = scale.a * logits + scale.b
-        known = trained.rule.startswith("observed")
-        what = "calibrated probabilities" if known else "probabilities that this run did not calibrate"
-    found = selection_posterior(logits, torch.from_numpy(part.labels.dense()), **own)
+        found, what = scale.chances(part.logits, given), "probabilities that this run did not calibrate"
+        if trained.rule.startswith("observed"):
+            what = "calibrated probabilities" + (f" (as if {scale.by})" if scale.rates else "")
     return found, f"given the written labels, from {what}"
+
+
+def learned(trained: TrainedRun, folder: Path) -> tuple[Labels, Tensor]:
+    """The rows that the run was trained on, and what its last stage learned of each label [N, C]."""
+    labels = own_rows(trained, folder)[0].labels
+    return labels, read_soft_labels(folder, labels)
+
+
+def check_learned(views: str, named: bool) -> None:
+    """What was learned is of the run's own rows, by the views of its training."""
+    if named or views != "fast":
+        raise RecipeError("--learned is about the rows trained on: leave out --views, --images, --labels and --set")
 
 
 def count_missing(trained: TrainedRun, part: Part, held: Part | None, **options: Any) -> Counts:
     """`count_labels` of these rows, calibrated on the held-out ones, with labels written as the method has it.
 
-    Where they are written at a rate, the run's own probabilities and rate are taken as they are.
+    Where they are written at a rate, or with another `a`, the run's own probabilities are taken as they are.
     """
-    how = {key: value for key, value in how_written(trained.method).items() if key != "a"}
-    at_rate = how.get("mechanism") == "rate"
-    pair = None if held is None or at_rate else (held.logits, held.labels)
-    return count_labels(part.logits, part.labels, pair, **{**how, **options})
+    how = {**how_written(trained.method), **options}
+    picked = how.get("mechanism", "one") == "one" and how.get("a", 1.0) == 1.0
+    pair = None if held is None or not picked else (held.logits, held.labels)
+    counts = count_labels(part.logits, part.labels, pair, **how)
+    return replace(counts, rate_error=trained.history[trained.chosen].get("rate error"))
 
 
 def check_file(path: Path, force: bool) -> None:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
+from pluralis.data.check import read_list
 from pluralis.data.formats.csv import neutralise
-from pluralis.data.image_endings import ENDINGS, is_image
+from pluralis.data.image_endings import ENDINGS, is_image, is_other
 from pluralis.data.whole_file import make_folder, whole_text
-from pluralis.errors import DataError, RecipeError
+from pluralis.errors import DataError, RecipeError, shown
 
 HEADER = ("image", "label", "probability")
+LIST = "`pluralis data check --images FOLDER --out LIST`"
 
 
-def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+def find_images(
+    paths: Sequence[Path], leave_out: Path | None = None, every: bool = False
+) -> tuple[list[Path], list[str]]:
     """All pictures in files and folders (with their sub-folders), and how they are to be named.
 
-    A picture in a folder of a kind that is not decoded is a DataError, as everywhere: it would be left out unseen.
+    `leave_out` is a list of names to go without. A picture in a folder of a kind that is not decoded is a DataError, as
+    everywhere: it would be left out unseen. With `every` it is among those found. What a Mac writes beside files
+    (`._a.jpg`) is no picture.
     """
     files: list[Path] = []
     names: list[str] = []
     for path in paths:
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if p.is_file() and is_image(str(p))]
+            inside = [p for p in sorted(path.rglob("*")) if _is_picture(p.name) and p.is_file()]
             files += inside
             names += [_text(p.relative_to(path)) for p in inside]
         elif path.is_file():
@@ -34,19 +41,45 @@ def find_images(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
             names.append(_text(path.name))
         else:
             raise DataError(f"there is no image or folder {path}")
-    if not files:
+    unwanted = read_list(leave_out) if leave_out is not None else set()
+    if sum(path.is_dir() for path in paths) > 1 or len(set(names)) < len(names):  # whose file is it?
+        names = [_text(path) for path in files]
+    strange = unwanted.difference(names)
+    if strange:
+        raise DataError(f"{leave_out}: {len(strange)} of its images are not there, such as {shown(min(strange))}")
+    pairs = [(file, name) for file, name in zip(files, names, strict=True) if name not in unwanted]
+    others = [file for file, _ in pairs if is_other(file.name) and file not in paths]
+    if others and not every:
+        raise DataError(
+            f"{len(others)} pictures are of kinds that are not decoded, such as {shown(str(others[0]))}: convert them"
+            f" to PNG or JPEG, take them out, or list them ({LIST}) and add --leave-out"
+        )
+    if not pairs:
         raise DataError(f"no image in {', '.join(map(str, paths))}; known endings: {', '.join(ENDINGS)}")
-    return files, names if len(set(names)) == len(names) else [_text(path) for path in files]
+    return [file for file, _ in pairs], [name for _, name in pairs]
 
 
-def check_choice(classes: int, threshold: float, top_k: int, out: Path) -> None:
-    """Refuse what cannot be chosen or written before any work is done."""
+def _is_picture(name: str) -> bool:
+    return not name.startswith("._") and (is_other(name) or is_image(name))
+
+
+def check_out(path: Path, force: bool) -> None:
+    """Refuse a file that cannot be written or that is there, before any work is done."""
+    if path.suffix.lower() not in (".csv", ".json"):
+        raise RecipeError(f"--out is {path}; its name must end with .csv or .json")
+    if path.exists() and not force:
+        raise RecipeError(f"{path} is there already: name another file with --out, or write over it with --force")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise RecipeError(f"--out is {path}, but nothing can be written in {folder}: name another place")
+
+
+def check_choice(classes: int, threshold: float, top_k: int) -> None:
+    """Refuse what cannot be chosen before any work is done."""
     if not 0 <= threshold <= 1:
         raise RecipeError(f"--threshold is {threshold}; it must be from 0 to 1")
     if not 0 <= top_k <= classes:
         raise RecipeError(f"--top-k is {top_k}; it must be from 1 to the {classes} classes of the run")
-    if out.suffix.lower() not in (".csv", ".json"):
-        raise RecipeError(f"--out is {out}; its name must end with .csv or .json")
 
 
 def chosen_labels(

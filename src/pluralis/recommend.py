@@ -19,7 +19,7 @@ from pluralis.run import Hooks, load_run
 from pluralis.run_folder import only_one
 from pluralis.runtime import choose_device
 from pluralis.trials import Candidate, Trials
-from pluralis.tune import HEAD_ALONE, RATES, scaled, selection_in, without_test
+from pluralis.tune import RATES, head_alone, scaled, selection_in, without_test
 
 METHODS = ("an", "gr", "em-apl", "pu-mlc")
 MASKED = "bce"  # of the known labels alone: where some were verified to be absent
@@ -108,7 +108,7 @@ def _check_labels(split: Split) -> None:
 def _candidates(plan: Recipe, split: Split, frozen: bool, hooks: Hooks) -> dict[str, Candidate]:
     """The default first; the others with the head that goes with them."""
     if frozen:
-        stage = plan.train if plan.train.freeze < 0 else HEAD_ALONE
+        stage = plan.train if plan.train.freeze < 0 else head_alone(len(split.train.labels))
         plan = replace(plan, train=replace(stage, augment="none"), run=replace(plan.run, cache="features"))
         hooks.say("heads are compared on features of the frozen backbone")
     others = [*METHODS, *([MASKED] if split.train.labels.summary().negatives.any() else [])]

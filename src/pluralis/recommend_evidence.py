@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pluralis.calibration import calibrate_rows
 from pluralis.data.source import Source
-from pluralis.evaluate import calibrate, predict
+from pluralis.evaluate import predict
 from pluralis.features import FeatureRows
 from pluralis.labels import Labels
-from pluralis.losses.selection import selection_nll
 from pluralis.metrics import mean_average_precision
 from pluralis.run import TrainedRun, feature_cache, make_loader
 from pluralis.runtime import Runtime
@@ -73,8 +73,7 @@ class Evidence:
     def measure(self, logits: Tensor) -> Measured:
         """Of the logits [N, C] of all rows."""
         logits = logits[self.rows]
-        calibration, _ = calibrate(logits, self._labels)
-        each = -selection_nll(calibration.a * logits.double() + calibration.b, self._labels)[0].numpy()
+        each = -calibrate_rows(logits, self._labels)[1].numpy()
         return Measured(
             float(each.mean()),
             np.array([each[draw].mean() for draw in self._draws]),

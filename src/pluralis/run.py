@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from pluralis import __version__, distributed
+from pluralis.calibration import how_written
 from pluralis.checkpoint import Snapshot, Store, read_snapshot, write_file, write_snapshot
 from pluralis.config import Recipe
 from pluralis.data.loader import Images, Loader, Progress
-from pluralis.data.source import Source, check_classes, load_split
-from pluralis.defaults import settle
+from pluralis.data.source import Source, Split, check_classes, load_split
+from pluralis.defaults import check_views, settle
 from pluralis.engine import Look, Report, fit
 from pluralis.errors import CheckpointError, RecipeError
 from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, measure, predict
 from pluralis.features import FeatureCache, FeatureRows, default_cache, frozen_network
-from pluralis.guesses import Table, write_guesses
+from pluralis.guesses import Table, write_guesses, write_soft_labels
 from pluralis.labels import Labels
 from pluralis.method import Method, Setup
 from pluralis.methods import create_method, start_heads
@@ -92,18 +93,30 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a caller may watch or ask while a run goes on."""
+    """What a caller may watch or ask while a run goes on; `begin` is told of the data and the number of stages."""
 
     report: Report = lambda clock, steps, figures: None
     decoding: Progress | None = None
     say: Callable[[str], None] = lambda line: None
     should_stop: Callable[[], bool] = lambda: False
+    begin: Callable[[Split, int], None] = lambda split, stages: None
 
 
 def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Sequence[str] = ()) -> TrainedRun:
     """Train in `folder`, or go on where a run of the same recipe stopped, or return it if it is finished.
 
     `views` names those beside `fast` whose probabilities are to be calibrated too, on held-out rows at the end.
+    Torch's global generators are set by the recipe's seed.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> small = {"model.backbone": "tiny", "model.weights": "", "data.size": 16, "train.epochs": 1, "run.workers": 0}
+    >>> scenes = {"data.format": "scenes", "data.options": {"split": "train", "count": 32}, "run.device": "cpu"}
+    >>> recipe = Recipe.load(None, [], {**scenes, **small, "method.name": "selection"})
+    >>> with TemporaryDirectory() as folder:
+    ...     run = train(recipe, Path(folder))
+    ...     again = load_run(Path(folder))
+    >>> len(run.history), again.classes == run.classes
+    (1, True)
     """
     hooks = hooks or Hooks()
     views = [name for name in views if get_views(name).passes > 1]
@@ -111,6 +124,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
     with distributed.process_group(choose_device(recipe.run.device)) as device, only_one(folder):
         split = load_split(recipe.data, recipe.select, hooks.say)
         recipe, choices = settle(recipe, split.train.images)
+        check_views(recipe)
         check_recipe(recipe, folder)
         check_data(split, folder)
         if (folder / "model.json").exists():
@@ -119,6 +133,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
         for line in choices:
             hooks.say(line)
         method = _build(recipe, split.train.labels)
+        hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")
         if distributed.rank() == 0:
@@ -138,8 +153,9 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             found = features.extract(source.images, how.workers, hooks.decoding).features
             return make_loader(Source(FeatureRows(found, source.images), source.labels), recipe, device, cache="device")
 
-        data, held = loader(split.train), loader(split.held) if split.held else None
-        rule = _rule(recipe, held)
+        looked_at = recipe.select.rule != "last" or how.watch_rules
+        data, held = loader(split.train), loader(split.held) if split.held and looked_at else None
+        rule = _rule(recipe, held, method)
         test = loader(split.test) if split.test else None
         watch: dict[str, Loader | Look] = {"test": test} if test and how.watch_test else {}
         if how.watch_train:
@@ -164,9 +180,13 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             tables = write_guesses(folder / "guesses", method, split.train.labels, split.truth)
             for what, table in tables.items():
                 hooks.say(f"guessed to be {what}: {_summary(table)}; which and when: {folder / 'guesses.json'}")
+        if (soft := method.soft_labels()) is not None and distributed.rank() == 0:
+            write_soft_labels(folder, soft, split.train.labels)
+            hooks.say(
+                f"the soft labels that its last stage learned: pluralis relabel {folder} --learned --out FILE.csv"
+            )
         method.eval()
-        chosen = result.history[result.chosen]
-        calibration = Calibration(chosen.get("calibration a", 1.0), chosen.get("calibration b", 0.0))
+        calibration = rule.calibration(result.history[result.chosen]) if isinstance(rule, Observed) else Calibration()
         calibrations = {}
         if views and isinstance(rule, Observed) and split.held and features is None:  # features have one view
             few = np.linspace(0, len(split.held.labels) - 1, _CALIBRATION_ROWS).astype(int)
@@ -179,7 +199,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             "pluralis": __version__,
             "recipe": recipe.to_dict(),
             "classes": list(split.train.labels.classes),
-            "calibration": [calibration.a, calibration.b],
+            "calibration": calibration.to_list(),
             "calibrations": calibrations,
             "rule": result.rule,
             "history": result.history,
@@ -222,22 +242,27 @@ def _test_figures(
 
 def _calibrations(
     method: Method, held: Loader, views: Sequence[str], say: Callable[[str], None]
-) -> dict[str, list[float]]:
-    """a and b for each kind of views: averages over views are less extreme than one, and maxima over crops higher."""
-    found = {}
+) -> dict[str, list[Any]]:
+    """A calibration for each kind of views: averages over views are less extreme than one, maxima over crops higher."""
+    found, given = {}, torch.from_numpy(held.labels.dense())
     for name in views:
         say(f"calibrating for the views {name} on {len(held)} held-out rows: {get_views(name).cost()}")
         try:
-            calibration, _ = calibrate(predict(method, held, views=name), torch.from_numpy(held.labels.dense()))
+            calibration, _ = calibrate(predict(method, held, views=name), given, how_written(method))
         except RecipeError as error:  # a network for pictures of one size: what was trained is not lost for that
             say(f"not calibrated for the views {name}: {error}")
             continue
-        found[name] = [calibration.a, calibration.b]
+        found[name] = calibration.to_list()
     return found
 
 
 def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> TrainedRun:
-    """The model of a finished run."""
+    """The model of a finished run; the example of `train` reads one.
+
+    >>> load_run(Path("no-such-run"))
+    Traceback (most recent call last):
+    pluralis.errors.CheckpointError: no-such-run holds no finished run: name the folder that was given as --out
+    """
     if not (folder / "model.json").exists():
         started = (folder / "recipe.toml").exists()
         hint = "train on with the command that started it" if started else "name the folder that was given as --out"
@@ -284,14 +309,14 @@ def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool
         recipe,
         tuple(meta["classes"]),
         method,
-        Calibration(*meta["calibration"]),
+        Calibration.from_list(meta["calibration"]),
         meta["rule"],
         meta["history"],
         meta["chosen"],
         meta["test"],
         meta["seconds"],
         resumed,
-        {name: Calibration(*pair) for name, pair in meta.get("calibrations", {}).items()},
+        {name: Calibration.from_list(values) for name, values in meta.get("calibrations", {}).items()},
         meta.get("per class AP", {}),
     )
 
@@ -325,7 +350,7 @@ def _setup(recipe: Recipe, classes: int, weights: str | None, labels: Labels | N
     return Setup(make_net, classes, labels)
 
 
-def _rule(recipe: Recipe, held: Loader | None) -> Rule:
+def _rule(recipe: Recipe, held: Loader | None, method: Method) -> Rule:
     if recipe.select.rule == "last" or held is None:
         return Last()
-    return Clean(held) if recipe.select.rule == "clean" else Observed(held)
+    return Clean(held) if recipe.select.rule == "clean" else Observed(held, method)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pluralis import distributed
 from pluralis.config import Recipe, changed_keys
 from pluralis.data.source import Split, check_classes
+from pluralis.defaults import filled
 from pluralis.errors import CheckpointError, RecipeError
 
 TUNE = "tune"  # the folder, inside of a run's, of the runs that its settings were chosen from
@@ -32,7 +33,7 @@ def has_begun(folder: Path) -> bool:
 def check_recipe(recipe: Recipe, folder: Path) -> None:
     if not has_begun(folder):
         return  # nothing was trained yet, so nothing is lost by starting with other settings
-    changes = changed_keys(Recipe.load(folder / "recipe.toml"), recipe)
+    changes = changed_keys(filled(Recipe.load(folder / "recipe.toml")), filled(recipe))
     if changes:
         raise RecipeError(
             f"{folder} holds a run of another recipe ({'; '.join(changes)}):"
@@ -58,8 +59,12 @@ def only_one(folder: Path) -> Iterator[None]:
     if distributed.rank() != 0:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise RecipeError(f"{folder} cannot be written: {error.strerror}: name another folder with --out") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -28,3 +30,23 @@ def seed_global(seed: int, *position: int | str) -> None:
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(value)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leave the global generators as they were, whatever is done to them inside.
+
+    >>> _ = torch.manual_seed(0)
+    >>> with generators_kept():
+    ...     seed_global(7, "step", 3)
+    >>> torch.initial_seed()
+    0
+    """
+    cpu = torch.default_generator.get_state()
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(cpu)
+        if gpus:
+            torch.cuda.set_rng_state_all(gpus)

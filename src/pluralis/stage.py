@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
 
 from pluralis.errors import RecipeError
 
 
 @dataclass(frozen=True)
 class Stage:
-    """How one stage trains. A method may turn the user's plan into several of these."""
+    """How one stage trains. A method may turn the user's plan into several of these.
 
-    epochs: int = 10
+    >>> plan = Stage(epochs=5, lr=1e-3, head_lr=1.0, augment="none")
+    >>> plan.epochs, plan.batch_size, plan.schedule
+    (5, 32, 'cosine')
+    """
+
+    epochs: int = 0  # 0 = by the data, `for_rows`
     batch_size: int = 32
     optimizer: str = "adam"  # adam | adamw | sgd
     lr: float = 1e-4  # of the backbone
@@ -32,9 +40,34 @@ class Stage:
             if getattr(self, name) not in allowed:
                 raise RecipeError(f"train.{name} is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
         for name, (low, high) in _RANGES.items():
-            if not low <= getattr(self, name) <= high:
-                raise RecipeError(f"train.{name} is {getattr(self, name)!r}; it must be from {low:g} to {high:g}")
+            value: Any = getattr(self, name)
+            whole = name in _WHOLE
+            kind: Any = Integral if whole else Real
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise RecipeError(f"train.{name} is {value!r}; it must be a {'whole ' * whole}number")
+            if not low <= float(value) <= high:
+                raise RecipeError(f"train.{name} is {value!r}; it must be from {low:g} to {high:g}")
+            if type(value) not in (int, float):  # a number of numpy's, which no recipe could be written with
+                object.__setattr__(self, name, int(value) if whole else float(value))
+        if not isinstance(self.freeze_bn, bool):
+            raise RecipeError(f"train.freeze_bn is {self.freeze_bn!r}; it must be true or false")
 
+    def for_rows(self, rows: int) -> Stage:
+        """The stage with a number of epochs: its own, or one that suits so many rows.
+
+        10, or as many as make 600 steps, but no more than 100. After a few dozen steps a head is still next to what it
+        started with, and the probabilities with it.
+
+        >>> Stage().for_rows(5000).epochs, Stage().for_rows(206).epochs, Stage(epochs=3).for_rows(206).epochs
+        (10, 86, 3)
+        """
+        if self.epochs:
+            return self
+        wanted = math.ceil(FEWEST_STEPS / max(1, math.ceil(rows / self.batch_size)))
+        return replace(self, epochs=min(max(USUAL_EPOCHS, wanted), MOST_EPOCHS))
+
+
+USUAL_EPOCHS, FEWEST_STEPS, MOST_EPOCHS = 10, 600, 100
 
 _CHOICES = {
     "optimizer": ("adam", "adamw", "sgd"),
@@ -42,7 +75,7 @@ _CHOICES = {
     "augment": ("none", "flip", "crop", "multi-scale", "window", "strong", "strong-crop", "strong-released"),
 }
 _RANGES: dict[str, tuple[float, float]] = {
-    "epochs": (1, 1e6),
+    "epochs": (0, 1e6),
     "batch_size": (1, 1e6),
     "lr": (0, 1e3),
     "head_lr": (0, 1e6),
@@ -54,3 +87,4 @@ _RANGES: dict[str, tuple[float, float]] = {
     "ema": (0, 1),
     "freeze": (-1, 1e3),
 }
+_WHOLE = ("epochs", "batch_size", "schedule_epochs", "freeze")

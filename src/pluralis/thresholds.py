@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pluralis.calibration import AT_A_RATE, PICKED, calibrate, likelihood_words
 from pluralis.conditional_calibration import given_something, most_likely
 from pluralis.errors import LabelError
 from pluralis.losses.selection import selection_posterior
@@ -49,21 +52,21 @@ def best_thresholds(scores: Tensor, chances: Tensor) -> Tensor:
     return found
 
 
-def observed_thresholds(logits: Tensor, labels: Tensor) -> ObservedThresholds:
+def observed_thresholds(logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None) -> ObservedThresholds:
     """Thresholds by the written labels alone: `best_thresholds` of the chance of each label given what was written.
 
-    The chances are those of `selection_posterior` after the calibration by which labels are counted
-    (`conditional_calibration`): 1 on written labels, 0 on verified absent ones. logits [N, C] of held-out rows;
-    labels [N, C] in {+1, 0, −1}, of which some row must have one. The expected CF1 and OF1 are those
-    of the same rows, so that they are a little too high where rows are few.
+    The chances are 1 on written labels and 0 on verified absent ones. Where one label was picked they are those of
+    `selection_posterior` after the calibration by which labels are counted (`conditional_calibration`). Where labels
+    are written at rates, as `how` says or verified absent labels show, they follow `calibrate`. logits [N, C] of
+    held-out rows; labels [N, C] in {+1, 0, −1}, of which some row must have one. The expected CF1 and OF1 are those of
+    the same rows, so that they are a little too high where rows are few.
 
     >>> z = torch.tensor([[4.0, -4.0], [-4.0, 4.0]] * 50)
     >>> found = observed_thresholds(z, torch.tensor([[1, 0], [0, 1]] * 50))
     >>> found.values.tolist(), round(found.labels_a_row, 2), round(found.cf1, 2)
     ([0.0, 0.0], 1.0, 1.0)
     """
-    (log_a, b), _ = most_likely(logits, labels, given_something)
-    chances = selection_posterior(math.exp(log_a) * logits.double() + float(b), labels).double()
+    chances = _chances(logits.double(), labels, how or {})
     values = best_thresholds(logits, chances)
     chosen = logits.double() >= values
     hits, predicted, actual = (chances * chosen).sum(0), chosen.sum(0).double(), chances.sum(0)
@@ -77,6 +80,17 @@ def f1_at(logits: Tensor, truth: Tensor, thresholds: float | Tensor) -> dict[str
     """CF1 and OF1 in per cent, where a logit is taken as present from its threshold on."""
     found = f1_scores(logits.double(), truth, thresholds)
     return {"CF1": 100 * found.cf1, "OF1": 100 * found.of1}
+
+
+def _chances(logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> Tensor:
+    """[N, C] of each label being present given what was written."""
+    if likelihood_words(labels, how) == PICKED:
+        (log_a, b), _ = most_likely(logits, labels, given_something)
+        return selection_posterior(math.exp(log_a) * logits + float(b), labels)
+    found, _ = calibrate(logits, labels, how)
+    if found.by == AT_A_RATE:
+        return selection_posterior(found.log_odds(logits), labels, **how)
+    return found.chances(logits, labels)
 
 
 def _best(scores: Tensor, chances: Tensor) -> Tensor:

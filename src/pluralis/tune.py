@@ -162,13 +162,18 @@ def _candidates(recipe: Recipe, images: Images, hooks: Hooks) -> tuple[Candidate
     final, choices = settle(recipe, images)
     for line in choices:
         hooks.say(line)
-    frozen = replace(recipe, train=HEAD_ALONE, run=replace(recipe.run, cache="features"))
+    frozen = replace(recipe, train=head_alone(len(images)), run=replace(recipe.run, cache="features"))
     head, judged = settle(frozen, images)[0], final
     if recipe.method.name == AUTO:
         head, judged = selection_in(head), selection_in(final)
         if final.method.name != judged.method.name:
             hooks.say(f"candidates train {judged.method.name}, the first stage of {final.method.name}")
     return Candidate(_name(final.train), final, without_test(judged)), Candidate(FROZEN, head, without_test(head))
+
+
+def head_alone(rows: int) -> Stage:
+    """How the head alone is trained: for longer where there are few rows, as any stage whose epochs are open."""
+    return replace(HEAD_ALONE, epochs=max(HEAD_ALONE.epochs, replace(HEAD_ALONE, epochs=0).for_rows(rows).epochs))
 
 
 def selection_in(recipe: Recipe) -> Recipe:

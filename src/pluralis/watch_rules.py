@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from pluralis.calibration import Calibration, calibrate, how_written
 from pluralis.data.loader import Loader
-from pluralis.evaluate import Calibration, calibrate, measure, predict
+from pluralis.evaluate import measure, predict
 from pluralis.labels import Labels
 from pluralis.method import Method
 from pluralis.metrics import mean_average_precision
@@ -39,8 +40,9 @@ class EveryRule:
 
     def __call__(self, method: Method) -> dict[str, float]:
         held = predict(method, self._held)
-        calibration, nll = calibrate(held, self._shown)
-        observed = observed_thresholds(held, self._shown)
+        how = how_written(method)
+        calibration, nll = calibrate(held, self._shown, how)
+        observed = observed_thresholds(held, self._shown, how)
         found = {"observed score": -nll, "labels expected": observed.labels_a_row}
         found |= {"expected CF1": 100 * observed.cf1, "expected OF1": 100 * observed.of1}
         thresholds = {"observed": observed.values}

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
-from pluralis.bench.perform import Job
+from pluralis.bench.perform import Job, perform
 from pluralis.bench.runner import State, work_off
 from pluralis.bench.worker import Answer, carry_out
 from pluralis.bench.workers import LocalWorker
-from pluralis.run import load_run
+from pluralis.data.scenes import make_scenes
+from pluralis.errors import Interrupted, WeightsError
+from pluralis.run import Hooks, load_run
 from tests.bench.benches import (
     TOY,
     TWO,
@@ -74,18 +80,20 @@ def test_folders_that_nobody_wants_do_not_stay(tmp_path: Path) -> None:
 
 
 def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
-    rows = TWO + '[[rows]]\nname = "bad"\nmethod = "an"\nsettings = {method.params.nonsense = 1}\nseeds = 1\n'
+    rows = TWO + '[[rows]]\nname = "bad"\nmethod = "an"\nsettings = {select.fraction = 0.001}\nseeds = 1\n'
     spec = write_spec(tmp_path, rows)
     found = command("bench", spec, "--out", tmp_path / "out")
     assert found.exit_code == 1, found.output
     logs = tmp_path / "out" / "logs"
     line = next(line for line in found.output.splitlines() if line.startswith("failed: bad"))
-    assert "nonsense" in line
+    assert "too few to hold out" in line
     log = Path(line.rsplit("log: ", 1)[1])
     assert log.parent == logs
     assert "Traceback" in log.read_text()
     table = (tmp_path / "out" / "table.md").read_text()
-    assert "| bad | not run yet |" in table
+    assert "| bad | failed |" in table
+    assert "- bad: 1 of the runs failed; the same command tries again." in table
+    assert "<td>failed</td>" in (tmp_path / "out" / "index.html").read_text()
     assert len(list((tmp_path / "out" / "results").iterdir())) == 3
     said = [path.read_text() for path in logs.iterdir()]
     assert sorted(text.count('"epoch": ') for text in said) == [0, 2, 2, 2]
@@ -245,6 +253,81 @@ def test_a_stop_saves_and_the_same_command_goes_on(done: tuple[Path, Path], tmp_
     assert queue.stopped
     assert queue.made == 0
     assert len(list((tmp_path / "out" / "runs").glob("*/checkpoints/*.json"))) in (1, 2)
+
+
+def test_when_its_time_is_over_it_saves_what_runs(done: tuple[Path, Path], tmp_path: Path) -> None:
+    queue = make_queue(done[0], tmp_path / "out", "train.epochs=200", stop_after=0.6)
+    work_off(queue, [InThisProcess(0.02)], lambda state: None, threading.Event())
+    assert (queue.stopped, queue.is_over(), queue.made, queue.failures) == (True, True, 0, {})
+    assert len(list((tmp_path / "out" / "runs").glob("*/checkpoints/*.json"))) == 1
+    late = make_queue(done[0], tmp_path / "out", stop_after=10.0, begun=time.monotonic() - 11)  # a long planning
+    assert late.take() is None
+
+
+def test_with_stop_the_command_ends_with_tables_and_is_not_a_failure(done: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(done[1] / "results", out / "results")
+    next((out / "results").iterdir()).unlink()
+    plain = write_spec(tmp_path, TWO.replace("keep = true\n", ""))
+    found = command("bench", plain, "--out", out, "--stop", "0")
+    assert found.exit_code == 0, found.output
+    assert "not complete: 2 done, 0 running, 0 failed, 1 left" in found.output
+    assert "the same command with --limit 0 makes them" in found.output
+    assert (out / "table.md").exists()
+    assert not (out / "index.html").exists()  # figures take their time
+    assert command("bench", plain, "--out", out, "--limit", "0").exit_code == 0
+    assert (out / "index.html").exists()
+
+
+def test_who_interrupts_has_tables_of_what_is_done(
+    done: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(done[1] / "results", tmp_path / "out" / "results")
+    next((tmp_path / "out" / "results").iterdir()).unlink()
+    monkeypatch.setattr("pluralis.bench.workers.local_workers", lambda jobs: [Interrupting(0.01)])
+    spec = write_spec(tmp_path, TWO.replace("keep = true\n", ""))
+    found = command("bench", spec, "--out", tmp_path / "out")
+    assert isinstance(found.exception, Interrupted)
+    assert str(found.exception).startswith("stopped: 2 done, 0 running, 0 failed, 1 left")
+    assert (tmp_path / "out" / "table.md").exists()
+
+
+class Interrupting(InThisProcess):
+    """Somebody presses Ctrl-C as soon as it is at work."""
+
+    def perform(self, job: dict[str, Any], heard: Callable[[Answer], None]) -> Answer:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().perform(job, heard)
+
+
+def test_weights_that_cannot_be_had_are_said_before_anything_runs(done: tuple[Path, Path], tmp_path: Path) -> None:
+    words = ["bench", done[0], "--out", tmp_path / "out", "--set", "model.weights=imagenet"]
+    found = command(*words)
+    assert isinstance(found.exception, WeightsError)
+    assert "an · draw 1200 · seed 0: there are no ImageNet weights for backbone 'tiny'" in str(found.exception)
+    assert not list((tmp_path / "out" / "logs").iterdir())
+    assert command(*words, "--list").exit_code == command(*words, "--limit", "0").exit_code == 0  # who only looks
+
+
+def test_pictures_are_decoded_once_and_those_that_nobody_looks_at_never(tmp_path: Path) -> None:
+    scenes, lines = make_scenes("train", 40), ["image,label,value"]
+    for row, (pixels, truth) in enumerate(zip(scenes.images, scenes.truth, strict=True)):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{row:02d}.png")
+        lines += [f"{row:02d}.png,{scenes.classes[c]},{value}" for c, value in enumerate(truth.tolist())]
+    (tmp_path / "train.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if line < "30")]) + "\n")
+    (tmp_path / "test.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if line >= "30")]) + "\n")
+    spec = write_spec(
+        tmp_path / "specs",
+        f"[settings]\ndata.format = 'csv'\n'data.options' = {{}}\ndata.images = '{tmp_path}'\n"
+        f"data.labels = '{tmp_path}/train.csv'\n'data.test' = {{labels = '{tmp_path}/test.csv', options = {{}}}}\n"
+        "[[rows]]\nname = 'last'\nmethod = 'an'\n"
+        "[[rows]]\nname = 'clean'\nmethod = 'an'\nsettings = {select.rule = 'clean'}\n",
+    )
+    runs, decoded = make_queue(spec, tmp_path / "out").runs(), dict[str, set[int]]()
+    for run in runs[:3]:
+        totals = decoded.setdefault(f"{run.row} {run.seed}", set())
+        perform(Job(tmp_path / "out", run), Hooks(decoding=lambda done, total, totals=totals: totals.add(total)))  # type: ignore[misc]
+    assert decoded == {"last 0": {22, 10}, "clean 0": {8}, "last 1": set()}
 
 
 @pytest.mark.slow

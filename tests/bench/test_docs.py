@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from pluralis.bench import names, progress, ray_cluster, statistics, toml_tables
+from pluralis import bench_cli
+from pluralis.bench import names, progress, ray_cluster, render, statistics, toml_tables
 from pluralis.bench.spec import Spec
 from pluralis.cli import app
 
@@ -46,7 +47,9 @@ def test_the_first_bench_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "module", [names, progress, ray_cluster, statistics, toml_tables], ids=lambda module: module.__name__
+    "module",
+    [bench_cli, names, progress, ray_cluster, render, statistics, toml_tables],
+    ids=lambda module: module.__name__,
 )
 def test_examples_in_the_code(module: ModuleType) -> None:
     found = doctest.testmod(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,12 +11,16 @@ from xml.etree import ElementTree
 import pytest
 
 from pluralis.bench import page
+from pluralis.bench.output import write_output
+from pluralis.bench.plan import Place, Plan
+from pluralis.bench.runner import Queue, work_off
 from pluralis.bench.spec import Spec
-from pluralis.bench.store import Result
+from pluralis.bench.store import Result, Store
 from pluralis.bench.tables import make_tables
 from pluralis.errors import RecipeError
-from tests.bench.benches import run_bench, write_spec
+from tests.bench.benches import InThisProcess, command, run_bench, write_spec
 from tests.bench.figures.runs import result
+from tests.test_recipes import write_voc
 from tests.test_report import HOSTILE, Page
 
 ROWS = '[[rows]]\nname = "an"\n[[rows]]\nname = "gr"\n'
@@ -143,3 +148,40 @@ def test_a_real_bench_ends_with_its_page(tmp_path: Path) -> None:
     assert "Not drawn" not in seen.words
     for words in ("test mAP, %", "absent, unannotated, training rows", "mean −log p of annotated positives"):
         assert words in seen.words
+
+
+def test_figures_look_for_the_data_where_this_command_says(tmp_path: Path) -> None:
+    """The runs were made on another machine, or before the images were moved."""
+    figures = '[[figures]]\nkind = "label-counts"\n[[figures]]\nkind = "densities"\nbins = 10\n'
+    settings = "[settings]\ndata.format = 'voc'\n'data.options' = {split = 'trainval'}\n"
+    settings += "'data.test' = {options = {split = 'test'}}\n"
+    text = f'keep = true\nseeds = 1\n{settings}[[rows]]\nname = "an"\nmethod = "an"\n{figures}'
+    spec, store = Spec.load(write_spec(tmp_path, text)), Store(tmp_path / "out")
+    store.prepare()
+    write_voc(tmp_path / "there", 12)
+
+    def queue(images: str) -> Queue:
+        return Queue([Plan(spec, Place(store.out, {"": str(tmp_path / images)}), [])], store)
+
+    first = queue("there")
+    work_off(first, [InThisProcess()], lambda state: None, threading.Event())
+    assert (first.made, first.failures) == (1, {})
+    (tmp_path / "there").rename(tmp_path / "here")
+    write_output(queue("here"))
+    html = (store.out / "index.html").read_text(encoding="utf-8")
+    assert "Not drawn" not in html
+    assert html.count("<svg") == 2
+
+
+def test_the_page_says_what_was_set_and_by_which_command(tmp_path: Path) -> None:
+    row = '[[rows]]\nname = "an"\nmethod = "an"\n'
+    spec = write_spec(tmp_path, f'about = "Two epochs of `an`."\n{row}')
+    words = ["--set", "train.epochs=1", "--set", "train.lr=0.5", "--out", tmp_path / "out"]
+    found = command("bench", spec, *words, "--limit", "0")
+    assert found.exit_code == 0, found.output
+    seen = Page((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
+    said = "Set over the spec, whatever else is said here: train.epochs=1, train.lr=0.5."
+    assert seen.words.count(said) == 2  # over the tables, and beside the first of them
+    assert said in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
+    assert f"pluralis bench {spec} {' '.join(map(str, words))}" in seen.words
+    assert "<code>an</code>" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

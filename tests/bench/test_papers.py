@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import voc2012
 from pluralis.bench import plan as planning
 from pluralis.bench.figures import stored
 from pluralis.bench.figures.pseudo_labels import guess_tables
@@ -35,11 +37,13 @@ SCALES = [(path, scale) for path in PAPERS for scale in ("full", "small", "embed
 PAGE = Path("docs/papers.md").read_text(encoding="utf-8")
 NETWORKS = {"em": ("resnet50", 448), "gr": ("resnet50", 448), "lac": ("resnet50", 448), "cls": ("resnet50", 224)}
 NETWORKS |= {"pu": ("resnet101", 448), "small": ("efficientnet_lite0", 160), "embedded": ("tiny", 48)}
+NETWORKS |= {"published": ("efficientnet_lite0", 256), "selection": ("efficientnet_lite0", 256)}
 OTHER_BACKBONES = {  # where the table is about them, or the usual one cannot do it
     ("em-table2", "full"): {"resnet34", "resnet50", "resnet101"},
     ("pu-mlc-table9", "small"): {"resnet18"},
     ("pu-mlc-table12", "full"): {"timm:tresnet_m"},
 }
+OTHER_SIZES = {("published-or-fair", "full"): {256, 224}, ("published-or-fair", "small"): {160, 140}}  # windows of CLS
 # Sums of all published numbers of a column, added up from the tables of the papers: a wrong digit shows.
 PUBLISHED = {
     "gr-table2": {"VOC": 1236.37, "COCO": 984.73, "NUS": 606.37, "CUB": 249.67},
@@ -85,9 +89,9 @@ def planned(path: Path, scale: str) -> tuple[Spec, list[Run]]:
 def test_every_cell_has_a_recipe(path: Path, scale: str) -> None:
     spec, found = planned(path, scale)
     cells = {(run.spec_row, run.column) for run in found}
-    assert cells == {(r.name, c.name) for r in spec.rows for c in spec.columns if spec.seeds_in(r, c.name)}
+    assert cells == {(r.name, c.name) for r in spec.rows for c in spec.shown_columns() if spec.seeds_in(r, c.name)}
     backbone, size = NETWORKS[path.stem.split("-")[0] if scale == "full" else scale]
-    assert {run.recipe.data.size for run in found} <= {size}
+    assert {run.recipe.data.size for run in found} <= OTHER_SIZES.get((path.stem, scale), {size})
     assert {run.recipe.model.backbone for run in found} <= OTHER_BACKBONES.get((path.stem, scale), {backbone})
     assert f"bench papers/{path.name}" in path.read_text(encoding="utf-8")
     assert f"papers/{path.name}" in PAGE
@@ -164,7 +168,7 @@ def test_figures_have_what_they_need(path: Path, scale: str) -> None:
     spec, found = planned(path, scale)
     for figure in spec.figures:
         kind, rows = figure["kind"], figure.get("rows", [row.name for row in spec.rows])
-        columns = figure.get("columns", [column.name for column in spec.columns])
+        columns = figure.get("columns", [column.name for column in spec.shown_columns()])
         assert set(rows) <= {row.name for row in spec.rows}
         used = [run for run in found if run.spec_row in rows and run.column in columns]
         assert used or kind == "gradients"
@@ -217,6 +221,37 @@ def test_published_settings_reach_the_recipes() -> None:
     assert found["neither", "50 %"].method.params["gamma"] == 0.0
 
 
+CHOSEN = {"em-apl": (3e-5, 10), "gr": (3e-5, 10), "cls": (1.2e-4, 10), "lac": (3e-5, 10), "pu-mlc": (4e-4, 10)}
+
+
+def test_published_settings_are_those_that_were_measured() -> None:
+    """At full scale the recipes of `python -m benchmarks.voc2012`, with what its file of results says was chosen."""
+    rows = json.loads(Path("docs/results/voc2012.json").read_text(encoding="utf-8"))["rows"]
+    seeds = {row["name"]: row["seeds"] for row in rows if row["group"] == "published"}
+    found = planned(Path("recipes/papers/published-or-fair.toml"), "full")[1]
+    for name, (file, _, scaled) in voc2012.PUBLISHED.items():
+        rate, factor = CHOSEN[name]
+        assert seeds[f"{name}, lr {rate:g}, head ×{factor}"] == 3  # the others have one
+        rate_and_factor = (f"train.lr={rate}", f"train.head_lr={factor}")
+        measured = Recipe.load(Path(file), [*voc2012.SAME, *scaled, *rate_and_factor])
+        mine = [run.recipe for run in found if run.row == f"{name}, published"]
+        assert {(r.data.protocol_seed, r.run.seed) for r in mine} == {(d, s) for d in (1200, 1201) for s in range(3)}
+        for recipe in mine:
+            data = replace(recipe.data, protocol_seed=1200, images="", labels="")
+            assert (data, recipe.model, recipe.method) == (measured.data, measured.model, measured.method)
+            assert (recipe.train, recipe.select) == (measured.train, measured.select)
+        fair = [run.recipe for run in found if run.row == f"{name}, fair"]
+        assert {(r.select.rule, r.train.lr, r.data.size) for r in fair} == {("last", 1e-4, 256)}
+
+
+def test_the_rules_are_side_by_side() -> None:
+    spec, found = planned(Path("recipes/papers/selection-rules.toml"), "small")
+    assert {run.spec_row for run in found} == {"an", "em", "gr", "pu-mlc", "selection", "relabel"}
+    assert {run.column for run in found} == {"clean", "observed", "last"}
+    assert len({run.key for run in found}) == 6 * 2 * 3  # each is trained once
+    assert spec.thresholds
+
+
 def test_thresholds_of_figure_2a_of_gr() -> None:
     """τ = −b / w is the same four numbers for each b."""
     found = [
@@ -235,16 +270,19 @@ def test_two_specs_share_what_is_the_same() -> None:
 
 
 def test_the_page_counts_runs_as_they_are() -> None:
-    """Of the tables that its command names, and of all specs: with those in common counted each time, and once."""
+    """Of the tables that its command names, with two more, and of all specs: shared ones each time, and once."""
     command = next(block for block in PAGE.split("```") if block.count("papers/") > 10)
     chosen = [Path("recipes") / name for name in re.findall(r"papers/[\w-]+\.toml", command)]
-    each = [[{run.key for run in planned(path, "small")[1]} for path in paths] for paths in (chosen, PAPERS)]
+    more = [Path(f"recipes/papers/{name}.toml") for name in ("published-or-fair", "selection-rules")]
+    groups = (chosen, [*chosen, *more], PAPERS)
+    each = [[{run.key for run in planned(path, "small")[1]} for path in paths] for paths in groups]
     counts = [number for keys in each for number in (sum(map(len, keys)), len(set[str]().union(*keys)))]
     text = " ".join(PAGE.split())
-    found = re.search(r"These twelve tables have (\S+) runs .* of which (\S+) are different; .* (\S+) and (\S+):", text)
+    numbers = r"(\S+) runs .* of which (\S+) are different; .* have (\S+) and (\S+); .* have (\S+) and (\S+):"
+    found = re.search(rf"These twelve tables have {numbers}", text)
     assert found
     assert [int(number.replace(",", "")) for number in found.groups()] == counts
-    assert (len(chosen), len(PAPERS)) == (12, 40)
+    assert (len(chosen), len(PAPERS)) == (12, 42)
 
 
 def bench(name: str, out: Path, *settings: str) -> Queue:

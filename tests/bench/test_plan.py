@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pluralis.bench.runs import Run
 from pluralis.bench.spec import Spec
 from pluralis.config import Recipe
 from pluralis.errors import DataError, RecipeError
+from pluralis.models.weights import _imagenet_file
 from tests.bench.benches import BASE, TOY, make_plan, write_spec
 
 ROWS = '[[rows]]\nname = "an"\nmethod = "an"\n[[rows]]\nname = "gr"\nmethod = "gr"\n'
@@ -110,6 +112,29 @@ def test_weights_are_known_by_their_content(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     a, b, c = (key(f"model.weights={tmp_path / name}.safetensors") for name in "abc")
     assert a == b != c
+
+
+def test_published_weights_have_one_key_wherever_they_lie(tmp_path: Path) -> None:
+    network = "model.backbone=efficientnet_lite0"
+    file, sha256 = _imagenet_file("efficientnet_lite0")
+    moved = tmp_path / f"mine{file.suffix}"
+    shutil.copy(file, moved)
+    words = [network, f"model.weights={moved}", f"model.sha256={sha256}"]
+    published = key(network, "model.weights=imagenet")
+    assert key(*words) == published
+    assert key("model.backbone=resnet18", *words[1:]) not in (published, key("model.backbone=resnet18"))  # not its own
+    misses = identity._file_hash.cache_info().misses
+    assert key(*words) == published
+    assert identity._file_hash.cache_info().misses == misses  # hundreds of runs start from one file
+    moved.write_bytes(moved.read_bytes()[:-1])
+    assert key(*words) != published
+
+
+def test_runs_leave_their_decoded_pictures_in_the_folder_of_the_bench(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, ROWS)
+    mine, named = (make_plan(spec, tmp_path / "out", *words).runs(nothing)[0] for words in ((), ("run.decoded=here",)))
+    assert (mine.recipe.run.decoded, named.recipe.run.decoded) == (str(tmp_path / "out" / "decoded"), "here")
+    assert mine.key == named.key
 
 
 def write_images(folder: Path, value: str = "1", side: int = 8) -> Recipe:
@@ -260,7 +285,22 @@ def test_a_line_for_each_value(tmp_path: Path) -> None:
         (ROWS + 'base = "nowhere.toml"\n', "row 'gr': the base 'nowhere.toml' is not there: looked for"),
         (ROWS + "settings = {'data.test' = {}}\n", "row 'gr': there is no test set to measure on"),
         (ROWS + "views = ['slow']\n", "row 'gr': there are no views 'slow'"),
-        (ROWS + "[[columns]]\nname = 'c'\nsettings = {train.epochs = 0}\n", "row 'an', column 'c': train.epochs is 0"),
+        (ROWS + "settings = {method.params.nonsense = 3}\n", "row 'gr': loss gr: unknown parameter 'nonsense'"),
+        (ROWS + "settings = {method.params.q1 = 'a'}\n", "row 'gr': loss gr: q1 is 'a'; give a finite number"),
+        (
+            ROWS.replace('"gr"', '"cls"') + "settings = {method.params.x = 3}\n",
+            "row 'cls': method cls: unknown parameter",
+        ),
+        (ROWS + "settings = {method.start_bias = 'none'}\n", "row 'gr': method.start_bias is 'none'"),
+        (ROWS + "settings = {model.backbone = 'tniy'}\n", "row 'gr': there is no backbone 'tniy'"),
+        (ROWS + "settings = {model.head = 'linaer'}\n", "row 'gr': there is no head 'linaer'"),
+        (ROWS + "settings = {model.head_params.depth = 3}\n", "row 'gr': head 'linear' has no parameter 'depth'"),
+        (ROWS + "settings = {train.freeze = 9}\n", "row 'gr': cannot freeze 9 stages of backbone 'tiny'"),
+        (ROWS + "settings = {run.precision = 'fp64'}\n", "row 'gr': run.precision is 'fp64'"),
+        (
+            ROWS + "[[columns]]\nname = 'c'\nsettings = {train.epochs = -1}\n",
+            "row 'an', column 'c': train.epochs is -1",
+        ),
     ],
 )
 def test_mistakes_show_before_any_work(tmp_path: Path, text: str, message: str) -> None:

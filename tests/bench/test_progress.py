@@ -13,6 +13,7 @@ from rich.console import Console
 from pluralis.bench import progress
 from pluralis.bench.runner import Running, State
 from tests.bench.benches import make_queue, result, write_spec
+from tests.bench.test_store import NAMES
 
 SPEC = 'seeds = 2\n[[rows]]\nname = "an"\nmethod = "an"\n[[rows]]\nname = "gr"\nmethod = "gr"\n'
 
@@ -28,6 +29,19 @@ def test_the_time_that_is_left() -> None:
     assert progress.summary(state(seconds=math.nan)).endswith("4 left")
     assert progress.summary(state(left=0)).endswith("0 left")
     assert progress.duration(7500) == "2.1 h"
+
+
+def test_a_run_takes_as_long_as_its_worker_is_busy_with_it(tmp_path: Path) -> None:
+    queue = make_queue(write_spec(tmp_path, SPEC), tmp_path / "out")
+    run = queue.take()
+    assert run is not None
+    assert math.isnan(queue.state(1).seconds)
+    values = {NAMES.get(name, name): value for name, value in vars(result(key=run.key, seconds=1000.0)).items()}
+    queue.store.write(run.key, values)  # which says what training took, without what comes before and after
+    time.sleep(0.2)
+    queue.give_back(run, {"outcome": "done"})
+    assert 0.2 <= queue.state(1).seconds < 100
+    assert make_queue(tmp_path / "spec.toml", tmp_path / "out").state(1).seconds == 1000  # nothing was made here yet
 
 
 def test_a_live_view_in_a_terminal_and_lines_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

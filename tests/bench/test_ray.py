@@ -26,9 +26,9 @@ from pluralis.errors import RecipeError
 from tests.bench.benches import InThisProcess, make_queue, run_bench, texts, write_spec
 
 ROWS = '[[rows]]\nname = "an"\nmethod = "an"\n[[rows]]\nname = "gr"\nmethod = "gr"\n'
-TWO = f"seeds = 1\n[settings]\ntrain.epochs = 40\n{ROWS}"  # seconds a run: there is time to kill it
+TWO = f"seeds = 1\n[settings]\ntrain.epochs = 40\nrun.save_seconds = 0\n{ROWS}"  # seconds a run: time to kill it
 ONE_BAD = f"seeds = 2\n{ROWS}" + (
-    '[[rows]]\nname = "bad"\nmethod = "an"\nsettings = {method.params.nonsense = 1}\nseeds = 1\n'
+    '[[rows]]\nname = "bad"\nmethod = "an"\nsettings = {select.fraction = 0.001}\nseeds = 1\n'
 )
 MEMORY = 100_000_000  # of the object store, which a bench hardly uses
 
@@ -77,7 +77,7 @@ def test_two_workers_of_a_cluster_make_the_same_table(cluster: Any, tmp_path: Pa
     spec = write_spec(tmp_path, ONE_BAD)
     queue = make_queue(spec, tmp_path / "out")
     work(queue, 2)
-    assert [(failure.run.row, "nonsense" in failure.error) for failure in queue.failures.values()] == [("bad", True)]
+    assert [(failure.run.row, "too few" in failure.error) for failure in queue.failures.values()] == [("bad", True)]
     assert queue.made == 4
     assert len({number for run in queue.runs() for number in processes(queue, run.key)}) == 2  # both did something
     here = run_bench(spec, tmp_path / "here", output=False)

@@ -30,6 +30,21 @@ def test_a_damaged_result_is_made_anew_and_is_the_same(done: tuple[Path, Path], 
     assert texts(out) == texts(done[1])
 
 
+def test_listing_touches_nothing_that_is_damaged(done: tuple[Path, Path], tmp_path: Path) -> None:
+    spec, out = done[0], tmp_path / "out"
+    shutil.copytree(done[1] / "results", out / "results")  # carried here alone
+    file = sorted((out / "results").iterdir())[0]
+    file.write_text("{}")
+    listed = command("bench", write_spec(tmp_path, TWO.replace("keep = true\n", "")), "--out", out, "--list")
+    assert listed.exit_code == 0, listed.output
+    assert f"{file} is damaged" in listed.output
+    assert sorted(line.split()[1] for line in listed.output.splitlines()[1:]) == ["done", "done", "open"]
+    assert [path.name for path in out.iterdir()] == ["results"]
+    assert file.read_text() == "{}"
+    assert make_queue(spec, out, say=lambda line: None).state(1).left == 3  # a bench that is no list
+    assert not file.exists()
+
+
 def test_a_kept_folder_that_is_gone_is_made_anew(done: tuple[Path, Path], tmp_path: Path) -> None:
     spec, out = copy(done, tmp_path / "out")
     shutil.rmtree(next((out / "runs").iterdir()))
@@ -201,7 +216,21 @@ def test_a_run_that_other_code_began_starts_again(
         assert told[0]["epoch"] == first
 
 
-def test_a_run_that_was_begun_for_another_device_starts_again(done: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("other", "first"), [("", 2), ("NVIDIA H200, bf16", 1), ("cpu, bf16", 1)])
+def test_a_run_that_was_begun_on_another_device_starts_again(
+    done: tuple[Path, Path], tmp_path: Path, other: str, first: int
+) -> None:
+    queue = make_queue(done[0], tmp_path / "out", "train.epochs=200", "run.device=auto")
+    run, told = queue.runs()[0], list[Answer]()
+    for expected in (1, first):
+        told.clear()
+        answer = carry_out(Job(tmp_path / "out", run).to_dict(), lambda: bool(told), told.append)
+        assert (answer, told[0]["epoch"]) == ({"outcome": "stopped"}, expected)
+        if other:
+            (queue.store.folder(run.key) / ".device").write_text(other)
+
+
+def test_a_run_that_was_begun_with_other_settings_starts_again(done: tuple[Path, Path], tmp_path: Path) -> None:
     queue = make_queue(done[0], tmp_path / "out", "train.epochs=200")
     run, told = queue.runs()[0], list[Answer]()
     answer = carry_out(Job(tmp_path / "out", run).to_dict(), lambda: bool(told), told.append)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_names_that_would_collide_are_refused(tmp_path: Path) -> None:
     a, same, out = spec_file(tmp_path, "a"), spec_file(tmp_path / "y", "a"), tmp_path / "out"
     found = command("bench", a, same, "--out", out)
     assert "two specs are called 'a'" in str(found.exception)
-    for name in ("runs", "figures", "table.md", "index.html", "digits.safetensors", ".spec"):
+    for name in ("runs", "figures", "table.md", "index.html", "decoded", "digits.safetensors", ".spec"):
         found = command("bench", a, spec_file(tmp_path, name), "--out", out)
         assert isinstance(found.exception, RecipeError)
         assert f"a spec is called {name!r}, a name that the bench needs" in str(found.exception)
@@ -115,3 +116,35 @@ def test_the_command_makes_the_folders_before_it_makes_runs(tmp_path: Path) -> N
     found = command("bench", spec_file(tmp_path / "y", "b", row="y"), a, "--out", out)
     assert "holds the tables of another spec" in str(found.exception)
     assert not list((out / "logs").iterdir())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_other_settings_are_refused(out: Path, tmp_path: Path, number: int) -> None:
+    specs = [spec_file(tmp_path, name) for name in "ab"][:number]
+
+    def with_settings(*settings: str) -> None:
+        loaded = [Spec.load(file) for file in specs]
+        take_folders(loaded, table_folders(loaded, out), Store(out), settings)
+
+    with_settings()
+    with pytest.raises(RecipeError, match="with nothing set over it, not --set train.lr=1: name another folder"):
+        with_settings("train.lr=1")
+    with_settings("run.device=cpu", "run.workers = 3", "run.cache=none", "data.images=voc")  # the figures are the same
+    for mark in out.glob("**/.spec"):  # one that an earlier version left
+        mark.write_text(re.sub(r',\s*"set": \[\]', "", mark.read_text()))
+        assert '"set"' not in mark.read_text()
+    with_settings("train.lr=1", "train.epochs=2")
+    with_settings("train.epochs=5", "train.epochs=2", "train.lr = 1")
+    with pytest.raises(RecipeError, match="with --set train.epochs=2 train.lr=1, not as it stands"):
+        with_settings()
+    with pytest.raises(RecipeError, match="not --set run.cache=features train.epochs=2 train.lr=1"):
+        with_settings("train.lr=1", "train.epochs=2", "run.cache=features")
+
+
+def test_the_command_refuses_other_settings_before_it_makes_runs(tmp_path: Path) -> None:
+    a, out = spec_file(tmp_path, "a"), tmp_path / "out"
+    assert command("bench", a, "--out", out, "--limit", "0", "--set", "train.epochs=1").exit_code == 0
+    before = (out / "table.md").read_bytes()
+    found = command("bench", a, "--out", out, "--limit", "0", "--set", "train.epochs=2")
+    assert "holds the tables of this spec with --set train.epochs=1, not --set train.epochs=2" in str(found.exception)
+    assert (out / "table.md").read_bytes() == before

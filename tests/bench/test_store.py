@@ -14,7 +14,7 @@ import pytest
 
 from pluralis.bench.runs import Run
 from pluralis.bench.store import Store
-from pluralis.config import Recipe
+from pluralis.config import DataPart, Recipe
 from pluralis.errors import CheckpointError, RecipeError
 from tests.bench.benches import result
 from tests.children import exit_code, start_child
@@ -48,6 +48,11 @@ def test_what_is_written_is_read_at_the_place_that_asks(store: Store) -> None:
     )  # the same run in another spec
     assert other is not None
     assert (other.row, other.column, other.grid) == ("an, lr 1", "COCO", {"train.lr": 1})
+    data = DataPart(images="here", labels="here.csv", test={"labels": "test.csv"})
+    moved = store.read(replace(RUN, recipe=Recipe(data=data)))  # and its data elsewhere on this machine
+    assert moved is not None
+    where = {"images": "here", "labels": "here.csv", "test": {"labels": "test.csv"}}
+    assert moved.recipe == {"model": {"backbone": "tiny"}, "data": {"size": 24, **where}}
     store.folder("k1").mkdir()
     (store.folder("k1") / "model.json").write_text("")
     kept = store.read(RUN)

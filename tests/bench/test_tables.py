@@ -46,7 +46,8 @@ def measured(values: dict[str, list[float]]) -> list[Result]:
 @pytest.fixture
 def tables(tmp_path: Path) -> list[Table]:
     runs = [run for row in VALUES for run in planned(row)]
-    return make_tables(Spec.load(write_spec(tmp_path, SPEC)), runs, measured(VALUES), [])
+    results = [*measured(VALUES), result("=cmd|<b>", seed=2, failure="the loss is nan")]
+    return make_tables(Spec.load(write_spec(tmp_path, SPEC)), runs, results, [])
 
 
 def texts(table: Table) -> dict[str, list[tuple[str, str]]]:
@@ -66,6 +67,7 @@ def test_means_ranks_and_published_numbers_in_their_own_column(tables: list[Tabl
     assert "[1] Chen, Table 2" in main.notes
     assert any("left aside: all" in note for note in main.notes)
     assert any(note.startswith("Seeds 0, 1, 2; draws of the labels 1200; tiny, 24 px") for note in main.notes)
+    assert any(note.startswith("Not complete: 11 of 12 runs are there.") for note in main.notes)
 
 
 def test_differences_with_intervals_and_corrected_p(tables: list[Table]) -> None:
@@ -98,6 +100,7 @@ def test_other_metrics_and_seconds_only_when_asked(tables: list[Table], tmp_path
     ]
     assert texts(tables[2])["an"] == [("40.25 ± 0.25", "second")]
     assert texts(tables[4])["an"][0][0] == "3.0 ± 0.0"
+    assert texts(tables[4])["all"][0][0] == "3.0 ± 0.0 (2 of 3)"
     spec = Spec.load(write_spec(tmp_path, SPEC.replace("seconds = true", "").replace('also = ["CF1"]', "")))
     few = make_tables(spec, planned("an"), measured({"an": [1.0]}), ["COCO"])
     assert len(few) == 2
@@ -113,15 +116,94 @@ def test_equal_figures_share_a_rank_and_a_bound_has_none(tmp_path: Path) -> None
     assert [found[row][0][1] for row in values] == ["best", "best", "second", ""]
 
 
-def test_a_row_with_fewer_runs_than_asked_takes_no_rank(tmp_path: Path) -> None:
+def test_nothing_is_marked_before_all_rows_are_whole(tmp_path: Path) -> None:
     spec = Spec.load(write_spec(tmp_path, SPEC))
     values = {"an": [80.0, 80.0], "g_r & co": [90.0], "=cmd|<b>": [70.0, 70.0]}
-    found = texts(make_tables(spec, [r for row in values for r in planned(row, 2)], measured(values), [])[0])
-    assert [found[row][0] for row in values] == [
-        ("80.00 ± 0.00", "best"),
-        ("90.00 (1 of 2)", ""),
-        ("70.00 ± 0.00", "second"),
+    runs, results = [r for row in values for r in planned(row, 2)], measured(values)
+    read = ["80.00 ± 0.00", "90.00 (1 of 2)", "70.00 ± 0.00"]
+
+    def cells(more: list[Result], asked: list[Run]) -> list[tuple[str, str]]:
+        found = texts(make_tables(spec, asked, [*results, *more], [])[0])
+        return [found[row][0] for row in values]
+
+    assert cells([], runs) == [(text, "") for text in read]
+    assert cells([], [*runs, *planned("all", 2)]) == [(text, "") for text in read]
+    ended = [result("g_r & co", seed=1, failure="the loss is nan")]  # it will not come, and its row is not ranked
+    marked = list(zip(read, ("best", "", "second"), strict=True))
+    assert cells(ended, runs) == marked
+    assert cells(ended, [*runs, *planned("all", 2)]) == marked  # a bound takes no part
+    assert cells(ended, [*runs, *planned("MIME", 1)]) == [(text, "") for text in read]  # not run yet
+    assert cells(ended, [*runs, *planned("MIME", 1, trial=True)]) == [(text, "") for text in read]  # not chosen yet
+
+
+def test_pairs_that_are_missing_are_counted(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, 'baseline = "an"\n' + COMPARED))
+    runs = [run for row in ("an", "gr", "em") for run in planned(row, 6)]
+    results = measured({"an": [1.0, 2.0, 4.0], "gr": [2.0, 5.0], "em": [7.0]})
+    found = texts(make_tables(spec, runs, results, [])[1])
+    assert found["gr"][0][0].startswith("+2.00 [")
+    assert found["gr"][0][0].endswith("(2 of 6 pairs)")
+    assert found["em"][0][0] == "+6.00 (1 of 6 pairs)"
+    results = measured({"an": [1.0, 2.0, 4.0], "gr": [2.0, 3.0]})
+    assert texts(make_tables(spec, runs, results, [])[1])["gr"][0][0] == "+1.00 (no spread, 2 of 6 pairs)"
+    one = [run for row in ("an", "em") for run in planned(row, 1)]
+    whole = measured({"an": [1.0], "em": [7.0]})
+    assert texts(make_tables(spec, one, whole, [])[1])["em"][0][0] == "+6.00 (1 pair)"
+
+
+def test_pairs_of_draws_that_are_missing_are_counted(tmp_path: Path) -> None:
+    """With three draws their means are compared: a pair that lacks is a pair all the same."""
+    spec = Spec.load(write_spec(tmp_path, 'baseline = "an"\n' + COMPARED))
+    places = [(draw, seed) for draw in (0, 1, 2) for seed in (0, 1)]
+    runs = [Run(f"{r}-{s}-{d}", r, r, "", s, d, {}, Recipe(), [], "d") for r in ("an", "gr") for d, s in places]
+    results = [result("an", 1.0, s, d) for d, s in places] + [result("gr", 2.0 + d, s, d) for d, s in places[:-1]]
+    table = make_tables(spec, runs, results, [])[1]
+    assert table.lines[0].cells[0].numbers[4] == 3
+    assert table.lines[0].cells[0].text.endswith("(5 of 6 pairs)")
+
+
+def test_tables_of_thresholds_count_runs(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, 'thresholds = true\n[[rows]]\nname = "an"\n'))
+    found = [result("an", seed=seed, test={"mAP": 1.0, "raw CF1": 40.0 + seed}) for seed in range(2)]
+    assert texts(make_tables(spec, planned("an", 6), found, [])[1])["an"][0][0] == "40.50 ± 0.71 (2 of 6)"
+
+
+def test_what_failed_is_not_what_was_not_run(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, SPEC))
+    runs = [*planned("an"), *planned("g_r & co"), *planned("all")]
+    failed = ["g_r & co-1-1200", "an-2-1200"]
+    table = make_tables(spec, runs, measured({"an": [80.0]}), [], failed)[0]
+    said = {name: cells[0][0] for name, cells in texts(table).items()}
+    assert (said["an"], said["g_r & co"], said["all"]) == ("80.00 (1 of 3)", "failed", "not run yet")
+    assert {f"{row}: 1 of the runs failed; the same command tries again." for row in ("an", "g_r & co")} <= set(
+        table.notes
+    )
+    assert any(note.startswith("Not complete: 1 of 9 runs are there.") for note in table.notes)
+
+
+def test_what_is_set_over_the_spec_is_in_the_notes(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, 'about = "Ten epochs."\n' + SPEC))
+    notes = make_tables(spec, [], [], [], settings=["train.epochs=1", "train.lr=3"])[0].notes
+    assert notes[:2] == ["Ten epochs.", "Set over the spec, whatever else is said here: train.epochs=1, train.lr=3."]
+    assert not any("Set over" in note for note in make_tables(spec, [], [], [])[0].notes)
+
+
+GRID = '[[rows]]\nname = "gr"\nmethod = "gr"\ngrid = {"train.lr" = [1, 2, 3]}\n[[rows]]\nname = "an"\n'
+
+
+def test_who_chooses_nothing_is_not_said_to_have_chosen(tmp_path: Path) -> None:
+    spec = Spec.load(write_spec(tmp_path, 'selections = ["clean", "last"]\n' + GRID))
+    found = [
+        result("gr", column=rule, selection=rule, spec_row="gr", grid={"train.lr": rate})
+        for rule, rate in (("clean", 3), ("last", 2))
     ]
+    tables = make_tables(spec, [], found, [])
+    assert "gr: chosen by the score of held-out rows: train.lr = 3 (clean)." in tables[0].notes
+    assert "gr: train.lr = 2 (last: middle of each list, nothing chosen)." in tables[0].notes
+    assert "each rule chooses the settings of gr too" in tables[1].notes[0]
+    assert "same training run" not in tables[1].notes[0]
+    plain = Spec.load(write_spec(tmp_path, 'selections = ["clean", "last"]\n[[rows]]\nname = "an"\n'))
+    assert "are the same training run" in make_tables(plain, [], [], [])[1].notes[0]
 
 
 COMPARED = '[[rows]]\nname = "an"\n[[rows]]\nname = "gr"\n[[rows]]\nname = "em"\n'
@@ -259,3 +341,19 @@ def test_no_text_can_break_out_of_its_place() -> None:
     text = render.latex(hostile)
     assert r"{}[x] \{y\} & a\textasciicircum{}b\textasciitilde{}c \\" in text  # after \\ a bracket is a length
     assert r"& \textasciicircum{}\textasciitilde{} \\" in text
+
+
+def test_greek_letters_and_code() -> None:
+    note = "`an` with α_h ≤ 3 & `a|b_c`"
+    table = Table("τ, Σ and Α", [Head("µ", ())], [Line("k → β", [Cell("λ")])], [note, "one ` alone", "``"])
+    text = render.latex(table)
+    assert r"k $\to$ $\beta$ & $\lambda$ \\" in text
+    assert (
+        r"\caption{$\tau$, $\Sigma$ and A. \texttt{an} with $\alpha$\_h $\leq$ 3 \& \texttt{a|b\_c} one ` alone" in text
+    )
+    assert text.isascii()
+    every = "".join(map(chr, [*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B1, 0x3CA)]))
+    assert render.latex(Table(every, [], [])).isascii()
+    text = render.markdown(table)
+    assert "\n- `an` with α\\_h ≤ 3 & `a|b_c`\n- one \\` alone\n- \\`\\`\n" in text
+    assert "<li><code>an</code> with α_h ≤ 3 &amp; <code>a|b_c</code></li><li>one ` alone</li>" in render.html(table)

@@ -13,7 +13,7 @@ from pluralis.bench.output import write_output
 from pluralis.bench.run_folders import remove
 from pluralis.bench.runner import Queue, work_off
 from pluralis.bench_cli import _plans
-from tests.bench.benches import InThisProcess, child_bench, command, run_bench, texts, write_spec
+from tests.bench.benches import InThisProcess, child_bench, command, result, run_bench, texts, write_spec
 from tests.children import exit_code, start_child
 
 FIRST = (
@@ -57,8 +57,8 @@ def test_what_is_common_is_made_once_and_kept_for_who_needs_it(together: Queue) 
     out, (first, second) = together.store.out, together.benches
     places = [(run.spec, run.spec_row, run.seed) for run in together.runs()]
     assert places == [
-        *[("first", "an", 0), ("first", "gr", 0), ("first", "an", 1)],
-        *[("second", "assume negative", 0), ("second", "wan", 0)],
+        *[("first", "an", 0), ("first", "gr", 0), ("second", "assume negative", 0), ("second", "wan", 0)],
+        ("first", "an", 1),  # after the first seed of every table
     ]
     assert (together.made, together.failures, len(list((out / "results").iterdir()))) == (4, {}, 4)
     kept = {path.name for path in (out / "runs").iterdir()}
@@ -105,7 +105,7 @@ def test_a_run_without_the_folder_that_another_spec_needs_is_made_anew(specs: Sp
     assert (first.made, list((tmp_path / "out" / "runs").iterdir())) == (3, [])
     queue = queue_of(specs, tmp_path / "out")
     states = [line.split()[1] for line in listing(queue)][:4]
-    assert states == ["open", "done", "done", "open"]  # the first is there, but not its model
+    assert states == ["open", "done", "open", "done"]  # the first is there, but not its model
     assert work(queue).made == 2
     assert all(result.folder for result in queue.benches[1].results())
     again = run_bench(specs[0], tmp_path / "out", output=False)
@@ -116,10 +116,10 @@ def test_a_run_without_the_folder_that_another_spec_needs_is_made_anew(specs: Sp
 def test_a_folder_that_is_found_to_be_needed_late(tmp_path: Path) -> None:
     text = 'selection = "clean"\n%s[[rows]]\nname = "an"\nmethod = "an"\nseeds = 2\n'
     text += 'settings = {train.optimizer = "sgd", train.lr = 1e-3}\n'
-    plain = write_spec(tmp_path, text % "", "plain.toml")
+    plain = write_spec(tmp_path, (text % "").replace("seeds = 2", "seeds = [1]"), "plain.toml")
     chosen = write_spec(tmp_path, text % "keep = true\n" + 'grid = {"train.lr" = [1e-3, 1e3]}\n', "chosen.toml")
     queue = queue_of((plain, chosen), tmp_path / "out")
-    assert [run.keep for run in queue.runs()] == [True, False, True, True]  # the second seed of the choice is unknown
+    assert [run.keep for run in queue.runs()] == [False, True, True]  # the second seed of the choice is unknown
     work(queue)
     assert queue.failures == {}
     assert (queue.made, len(queue.finished), queue.state(1).left) == (4, 3, 0)
@@ -144,6 +144,28 @@ def test_one_run_for_a_scheduler_keeps_what_any_spec_needs(specs: Specs, tmp_pat
     assert (tmp_path / "out" / "runs" / key / "model.safetensors").exists()
     found = command("bench-run", *specs, "--out", tmp_path / "out", "--only", "nonsense")
     assert f"there is no run 'nonsense' in {specs[0]}, {specs[1]}" in str(found.exception)
+
+
+def test_half_of_the_runs_are_whole_seeds_of_all_tables(tmp_path: Path) -> None:
+    row, draws = '[[rows]]\nname = "{0}"\nmethod = "{0}"\n', "seeds = 2\ndraws = [1, 2]\n"
+    plain = write_spec(tmp_path, draws + row.format("an") + row.format("gr"), "plain.toml")
+    grid = row.format("wan") + 'grid = {"train.lr" = [1e-3, 1e-4]}\n'
+    chosen = write_spec(tmp_path, f'selection = "clean"\n{draws}{grid}{row.format("an")}', "chosen.toml")
+    queue = queue_of((plain, chosen), tmp_path / "out")
+
+    def taken() -> list[tuple[str, str, int, int]]:
+        return [(run.spec, run.spec_row, run.seed, run.draw) for run in queue.runs()]
+
+    assert taken()[:5] == [
+        *[("plain", "an", 0, 1), ("plain", "gr", 0, 1)],
+        *[("chosen", "wan", 0, 1), ("chosen", "wan", 0, 1), ("chosen", "an", 0, 1)],
+    ]
+    rows = [("plain", "an"), ("plain", "gr"), ("chosen", "an")]
+    assert taken()[5:] == [(*row, seed, draw) for seed, draw in ((0, 2), (1, 1), (1, 2)) for row in rows]
+    for number, run in enumerate(queue.runs()[2:4]):  # both values of the grid
+        queue.finished[run.key] = result("wan", 80.0 + number)
+    rows.insert(2, ("chosen", "wan"))
+    assert taken()[5:] == [(*row, seed, draw) for seed, draw in ((0, 2), (1, 1), (1, 2)) for row in rows]
 
 
 def test_two_benches_of_other_specs_share_a_folder_at_the_same_time(specs: Specs, tmp_path: Path) -> None:

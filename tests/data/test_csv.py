@@ -218,22 +218,26 @@ MISTAKES = {
     "far from any class": ("image,label\na.jpg,xyz\n", {"classes": ["cat", "dog"]}, "choose from 'cat', 'dog'"),
     "image twice, wide": ("image,cat\na.jpg,1\nb.jpg,1\na.jpg,1\n", {}, "line 4: image 'a.jpg' is in line 2"),
     "two spellings, wide": ("image,cat\na.jpg,1\n./a.jpg,1\n", {}, "line 3: image './a.jpg' is in line 2"),
-    "pair twice": (
-        "image,label\nb.jpg,cat\nb.jpg,dog\nb.jpg,dog\nb.jpg,cat\n",
-        {},
-        "line 4: image 'b.jpg', class 'dog': given twice, see line 3",
-    ),
     "contradiction": (
         "image,label,value\na.jpg,cat,1\n\nb.jpg,cat,1\na.jpg,cat,-1\n",
         {},
         "line 5: image 'a.jpg', class 'cat': given as 1 and as -1, see line 2",
+    ),
+    "contradiction after a repetition": (
+        "image,label,value\na.jpg,cat,1\na.jpg,cat,1\nb.jpg,cat,1\na.jpg,cat,-1\n",
+        {},
+        "line 5: image 'a.jpg', class 'cat': given as 1 and as -1, see line 3",
     ),
     "no label twice": ("image,label\na.jpg,\nb.jpg,cat\na.jpg,\n", {}, "line 4: image 'a.jpg' without a label: line 2"),
     "bad value, long": ("image,label,value\na.jpg,cat,yes\n", {}, "line 2: the value 'yes'"),
     "bad value, wide": ("image,cat\na.jpg,0.5\n", {}, "line 2: column 'cat': the value '0.5'"),
     "nan": ("image,cat\na.jpg,nan\n", {}, "line 2: column 'cat': the value 'nan'"),
     "bad character, wide": ("image,cat,dog\na.jpg,1,x\n", {}, "line 2: column 'dog': the value 'x'"),
-    "zero, wide": ("image,cat,dog\na.jpg,1,0\n", {}, "line 2: column 'dog': a value of 0 can mean two"),
+    "zero, wide": (
+        "image,cat,dog\na.jpg,1,0\n",
+        {},
+        "line 2: column 'dog': a value of 0 can mean two.*--unlisted unknown",
+    ),
     "one-character cells, too many": ("image,cat\na.jpg,1,1\n", {}, "line 2: 3 cells under a header of 2"),
     "minus for a cell": ("image,cat,dog\na.jpg,1,-\n", {}, "line 2: column 'dog': the value '-'"),
     "minus among cells": ("image,cat,dog\na.jpg,-1,-\n", {}, "line 2: column 'dog': the value '-'"),
@@ -246,6 +250,10 @@ MISTAKES = {
         "line 3: unexpected end of data",
     ),
     "semicolons": ("image;label\na.jpg;cat\n", {}, "line 1: there is no column 'image'; say separator=';'"),
+    "quoted semicolons": ('"image";"label"\n"a.jpg";"cat"\n', {}, "line 1: .*say separator=';', or --set"),
+    "quoted commas": ('"image","label"\n"a.jpg","cat"\n', {"separator": "|"}, "line 1: .*say separator=','"),
+    "quotes in the header": ('"image","label"x\na.jpg,cat\n', {}, "line 1: .*check the quotes"),
+    "quotes below quotes": ('"image","label"\n"a.jpg"s,"cat"\n', {}, "line 2: .*check the quotes"),
     "tabs": ("image\tcat\na.jpg\t1\n", {}, "line 1: .*say separator='tab'"),
     "commas after all": ("image,cat\na.jpg,1\n", {"separator": "|"}, "line 1: .*say separator=','"),
     "other columns, semicolons": ("file;x\na.jpg;1\n", {"separator": ";"}, "line 1: .*begin with the line image;label"),
@@ -284,6 +292,15 @@ def test_mistakes_are_named(parse, mistake):
         parse(text, **options)
     assert "labels.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_is_given_again_counts_once_and_is_told(parse):
+    found = parse("image,label\nb.jpg,cat\na.jpg,cat\nb.jpg,dog\nb.jpg,dog\nb.jpg,cat\nb.jpg,dog\n")
+    assert found.labels.dense().tolist() == [[1, 0], [1, 1]]
+    (note,) = found.notes
+    assert "3 labels are given again, such as image 'b.jpg', class 'dog' (lines 4 and 5)" in note
+    (note,) = parse("image,label\na.jpg,cat\na.jpg,cat\n", unlisted="absent").notes
+    assert "1 labels are given again" in note
 
 
 def test_files_that_are_not_there(parse, folder):

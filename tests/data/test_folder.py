@@ -148,3 +148,9 @@ def test_missing_files_are_counted(root):
         require_files(found)
     with pytest.raises(DataError, match="there is no image folder"):
         Folder(root / "none")
+
+
+def test_a_relative_folder_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"no image folder 'photos' in {tmp_path}, where.*--images"):
+        Folder("photos")

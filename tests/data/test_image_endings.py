@@ -50,8 +50,9 @@ def test_pictures_that_are_not_decoded_are_told(tmp_path: Path, ending: str) -> 
     (tmp_path / "root" / "cat" / f"1{ending}").touch()
     with pytest.raises(DataError, match=words):
         read("imagefolder", tmp_path / "root")
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=rf"1\{ending}': convert them"):
         find_images([tmp_path / "root"])
+    assert find_images([tmp_path / "root"], every=True)[1] == [f"cat/1{ending}"]
     with pytest.raises(DataError, match=rf"x\.tar: .*{words}"):
         read("shards", pack(tmp_path / "x.tar", {"0.png": b"", "0.cls": b"cat", f"1{ending}": b""}))
 
@@ -68,3 +69,29 @@ def test_a_folder_with_an_image_is_no_set_of_shards(tmp_path: Path) -> None:
     assert is_shards(tmp_path / "shards")
     (tmp_path / "shards" / "1.jfif").touch()
     assert not is_shards(tmp_path / "shards")
+
+
+def test_what_a_mac_writes_beside_a_picture_is_none(tmp_path: Path) -> None:
+    for name in ("1.jpg", "._1.jpg", "._2.heic"):
+        (tmp_path / name).touch()
+    assert find_images([tmp_path])[1] == ["1.jpg"]
+
+
+def test_a_list_of_pictures_is_left_out(tmp_path: Path) -> None:
+    folder, left = tmp_path / "photos", tmp_path / "left.csv"
+    (folder / "a").mkdir(parents=True)
+    for name in ("1.jpg", "2.heic", "a/1.jpg"):
+        (folder / name).touch()
+    left.write_text("image\n2.heic\na/1.jpg\n")
+    assert find_images([folder], left) == ([folder / "1.jpg"], ["1.jpg"])
+    left.write_text("image\n2.heic\n3.jpg\n")
+    with pytest.raises(DataError, match=r"left\.csv: 1 of its images are not there, such as '3\.jpg'"):
+        find_images([folder], left)
+
+
+def test_pictures_of_two_folders_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one/1.jpg", "two/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    assert find_images([tmp_path / "one"])[1] == ["1.jpg"]
+    assert find_images([tmp_path / "one", tmp_path / "two"])[1] == [f"{tmp_path}/one/1.jpg", f"{tmp_path}/two/2.jpg"]

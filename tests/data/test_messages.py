@@ -19,7 +19,7 @@ CSV = {
     "value without a label": f"image,label,value\na.jpg,,{LONG}\n",
     "class": f"image,label\na.jpg,{LONG}\n",
     "white space": f"image,label\na.jpg, {LONG}\n",
-    "twice": f"image,label\na.jpg,{LONG}\na.jpg,{LONG}\n",
+    "two ways": f"image,label,value\na.jpg,{LONG},1\na.jpg,{LONG},-1\n",
     "image": f"image,label\n{LONG},cat\n",
     "wide value": f"image,cat\na.jpg,{LONG}\n",
     "wide class": f"image,{LONG},other\na.jpg,1,x\n",
@@ -39,6 +39,12 @@ def test_csv(tmp_path, kind):
     (touch(tmp_path, "a.jpg") / "x.csv").write_text(CSV[kind])
     classes = ["cat", "z" * 100_000] if kind == "class" else None  # else they are whatever the file names
     assert len(message(lambda: read("csv", tmp_path / "x.csv", images=tmp_path, classes=classes))) < 2000
+
+
+def test_a_note_of_a_long_name_is_short(tmp_path):
+    (touch(tmp_path, "a.jpg") / "x.csv").write_text(f"image,label\na.jpg,{LONG}\na.jpg,{LONG}\n")
+    (note,) = read("csv", tmp_path / "x.csv", images=tmp_path).notes
+    assert len(note) < 2000
 
 
 def test_other_formats(tmp_path):

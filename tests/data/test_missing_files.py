@@ -201,3 +201,24 @@ def test_one_image_under_two_names_is_refused(tmp_path: Path, format: str) -> No
                 read(format, path, images=tmp_path)
     (tmp_path / "x.csv").write_text("image,label\nlink.jpg,cat\n")  # a link alone is its file
     assert isinstance(read("csv", tmp_path / "x.csv", images=tmp_path), Dataset)
+
+
+@pytest.mark.parametrize(
+    ("listed", "there", "words"),
+    [
+        ("IMG_1.jpg", "IMG_1.JPG", "upper and lower case"),
+        ("Gru\u0308n/u\u0308.jpg", "Gr\u00fcn/\u00fc.jpg", "how umlauts and accents are written"),
+        ("gr\u00fcn/a.jpg", "Gru\u0308n/A.jpg", "upper and lower case"),
+    ],
+)
+def test_a_name_that_is_spelt_otherwise_is_not_called_lost(tmp_path: Path, listed: str, there: str, words: str) -> None:
+    for name in (there, "other.jpg"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).touch()
+    labels = table(tmp_path / "x.csv", f"image,label\n{listed},cat\nother.jpg,dog\nlost.jpg,cat\n")
+    with pytest.raises(DataError, match="2 of the listed images are missing") as caught:
+        read("csv", labels, images=tmp_path / "photos")
+    assert f"1 of them are there, such as '{tmp_path / 'photos' / there}': the names differ in {words}" in str(
+        caught.value
+    )
+    assert "leave" not in str(caught.value)

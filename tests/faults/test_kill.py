@@ -64,7 +64,7 @@ def kill_and_compare(tmp_path: Path, photos: Path, method: str, points: int, see
     chance = random.Random(f"{method}{seed}")
     kills, folder = 0, tmp_path / "run"
     while kills < points:
-        # A save at every step shows the save itself; a save at the end of an epoch shows the repetition.
+        # A save at every step shows the save itself; one at the end of a stage shows the repetition.
         saving = kills % 2 == 1
         event = chance.choice(["step", "fsync", "replace"]) if saving else "step"
         most = {"step": 3, "fsync": 12, "replace": 6}[event]  # a save syncs four times and renames twice
@@ -88,8 +88,8 @@ def test_killed_runs_end_like_uninterrupted_ones(tmp_path: Path, photos: Path, m
 @pytest.mark.parametrize("time", [1, 2])
 def test_killed_while_labels_are_guessed(tmp_path: Path, photos: Path, time: int) -> None:
     """em-apl predicts the training set before its second and its third epoch."""
-    assert run_child(recipe(photos, "em-apl", save_seconds=1e9), str(tmp_path / "whole")) == 0
-    often = recipe(photos, "em-apl", save_seconds=1e9)
+    often = recipe(photos, "em-apl")
+    assert run_child(often, str(tmp_path / "whole")) == 0
     assert run_child(often, str(tmp_path / "cut"), "labelling", time) == -signal.SIGKILL
     assert run_child(often, str(tmp_path / "cut")) == 0
     assert final_state(tmp_path / "cut") == final_state(tmp_path / "whole")

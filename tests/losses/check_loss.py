@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pluralis.errors import LabelError, RecipeError
 from pluralis.losses import pointwise, rowwise, selection_one
 
 HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
@@ -27,7 +28,7 @@ class Spec:
     `over_known`: the mean runs over known entries, not all. `pull`: the
     derivative of a positive with a logit of −1e4; `fades`: the formula itself takes it away. `coupled`: the mean of the
     parts of a batch is not the mean of the batch. `soft`: known labels have targets inside (0, 1), so that a large
-    logit is pulled back.
+    logit is pulled back. `weighed`: the loss takes targets and weights in the place of labels.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Spec:
     fades: bool = False
     coupled: bool = False
     soft: bool = False
+    weighed: bool = False
 
     @property
     def reductions(self) -> list[dict[str, str]]:
@@ -62,6 +64,8 @@ def check_loss(spec: Spec) -> None:
     _reductions_agree(spec)
     _blocks_make_no_difference(spec)
     _label_types_make_no_difference(spec)
+    _other_labels_are_refused(spec)
+    second_derivatives_are_right_or_refused(spec.loss)
     _parts_add_up(spec)
 
 
@@ -235,10 +239,39 @@ def _label_types_make_no_difference(spec: Spec) -> None:
     logits, labels = example()
     value = spec.loss(logits, labels)
     for dtype in (torch.int16, torch.int64, torch.float32, torch.float64, torch.bfloat16):
-        assert torch.equal(spec.loss(logits, labels.to(dtype) * 3), value), dtype
+        assert torch.equal(spec.loss(logits, labels.to(dtype)), value), dtype
     present = labels.clamp(min=0)
     for dtype in (torch.bool, torch.uint8):
         assert torch.equal(spec.loss(logits, present.to(dtype)), spec.loss(logits, present)), dtype
+
+
+def _other_labels_are_refused(spec: Spec) -> None:
+    if spec.weighed:
+        return
+    logits, labels = example()
+    wrong = [labels.float().index_put((torch.tensor([2]), torch.tensor([3])), torch.tensor(v)) for v in (0.3, np.nan)]
+    for given in (*wrong, labels.int() * 2, labels.to(torch.uint8)):  # which makes 255 of −1
+        for z in (logits, logits.clone().requires_grad_()):
+            with pytest.raises(LabelError, match=r"label of row \d+, class \d+ is (0.3|nan|-?2|255).*0 unknown"):
+                spec.loss(z, given)
+
+
+def second_derivatives_are_right_or_refused(loss: Callable[..., Tensor]) -> bool:
+    """A penalty on the gradient, as many regularisers are; true if it can be had."""
+    logits, labels = example(4, 5)
+    leaf, refused = logits.requires_grad_(), None
+    try:
+        (slope,) = torch.autograd.grad(loss(leaf, labels), leaf, create_graph=True)
+    except RecipeError as error:
+        refused = str(error)
+    if refused is not None:
+        assert "has no second derivative" in refused
+        return False
+    (curve,) = torch.autograd.grad(slope.square().sum(), leaf)
+    moved = (logits.detach() + step * slope.detach() for step in (1e-4, -1e-4))
+    ahead, back = (gradient(loss, z, labels)[1] for z in moved)
+    torch.testing.assert_close(curve, (ahead - back) / 1e-4, rtol=1e-5, atol=1e-9)
+    return True
 
 
 def _parts_add_up(spec: Spec) -> None:

@@ -143,7 +143,7 @@ def gr(z, y, frozen, w, b, mu, sigma, q1, q2, q3):
     k = sigmoid(w * constant + b)
     v = np.exp(-((constant - mu) ** 2) / (2 * sigma**2))
     unknown = v * (k * robust(-up(z), q2) + (1 - k) * robust(-down(z), q3))
-    return by_label(y, robust(-up(z), q1), robust(-down(z), q3), unknown)
+    return by_label(y, robust(-up(z), q1), robust(-down(z), q1), unknown)
 
 
 def pick(z, y, frozen, a=1.0, absent=False):

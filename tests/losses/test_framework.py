@@ -12,7 +12,7 @@ from pluralis.method import Batch, Clock, Setup
 from pluralis.methods.em_apl import EmApl
 from pluralis.methods.en import ExpectedNegatives
 from tests.losses import references
-from tests.losses.check_loss import HALF_AND_SINGLE, example, gradient
+from tests.losses.check_loss import HALF_AND_SINGLE, example, gradient, second_derivatives_are_right_or_refused
 from tests.losses.test_identities import same
 
 GR = {"w": 3.0, "b": -2.5, "mu": 0.7, "sigma": 0.6, "q1": 0.01, "q2": 0.2, "q3": 1.0}
@@ -33,6 +33,11 @@ GR = {"w": 3.0, "b": -2.5, "mu": 0.7, "sigma": 0.6, "q1": 0.01, "q2": 0.2, "q3":
 )
 def test_a_column_is_its_loss(framework, loss):
     same(framework, loss, rtol=1e-12)
+
+
+def test_second_derivatives_are_right():
+    assert second_derivatives_are_right_or_refused(Framework.hill())
+    assert not second_derivatives_are_right_or_refused(functional.hill)
 
 
 def test_expected_negatives_by_hand():

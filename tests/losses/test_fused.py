@@ -27,6 +27,8 @@ needs_triton = pytest.mark.skipif(not (GPU or INTERPRETED), reason="the fused ke
 needs_gpu = pytest.mark.skipif(not GPU, reason="the fused kernels need a GPU")
 
 SHAPES = [(7, 1), (7, 2), (16, 20), (64, 80), (5, 1000), (3, 10_000)]
+FORMS = ["paper", "without twins", "released"]
+SCALES = {"paper": 0.25, "without twins": 0.25, "released": None}
 CONTRASTS = [(12, 30, 4), (5, 0, 2), (1, 9, 3), (20, 3, 20), (8, 8, 1), (1, 0, 1), (64, 2000, 80)]
 
 
@@ -215,16 +217,16 @@ def embeddings(a: int, k: int, classes: int, dim: int = 16) -> tuple[Tensor, Ten
 
 
 @needs_triton
-@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tau", [0.5, 0.01])
 @pytest.mark.parametrize("sizes", CONTRASTS, ids=str)
-def test_contrast_has_the_value_and_gradient_of_float64(
-    sizes: tuple[int, int, int], tau: float, released: bool
-) -> None:
+def test_contrast_has_the_value_and_gradient_of_float64(sizes: tuple[int, int, int], tau: float, form: str) -> None:
     z, classes, queue, kinds = embeddings(*sizes)
-    similar, scale = z @ torch.cat([z, queue]).T / tau, None if released else 0.25
-    value, slope = contrast._plain(similar.double(), classes, kinds, scale)
-    found, found_slope = contrast._fused(similar, classes, kinds, scale)
+    similar, twins = z @ torch.cat([z, queue]).T / tau, form == "paper"
+    if twins:
+        similar.diagonal().copy_(torch.linspace(-1, 1, len(z)) / tau)
+    value, slope = contrast._plain(similar.double(), classes, kinds, SCALES[form], twins)
+    found, found_slope = contrast._fused(similar, classes, kinds, SCALES[form], twins)
     torch.testing.assert_close(found.double(), value, rtol=2e-6, atol=1e-6)
     torch.testing.assert_close(found_slope.double(), slope, rtol=2e-5, atol=1e-7)
 
@@ -234,68 +236,79 @@ def test_contrast_of_what_is_not_a_number_is_none() -> None:
     similar = torch.zeros(3, 3, device=DEVICE)
     similar[0, 2] = torch.nan
     classes = torch.tensor([0, 0, 1], device=DEVICE)
-    for scale in (0.5, None):
-        assert contrast._fused(similar.clone(), classes, classes[:0], scale)[0].isnan()
+    for form, scale in SCALES.items():
+        assert contrast._fused(similar.clone(), classes, classes[:0], scale, form == "paper")[0].isnan()
+    own = torch.zeros(3, 3, device=DEVICE).fill_diagonal_(torch.nan)
+    assert contrast._fused(own.clone(), classes, classes[:0], 0.5, True)[0].isnan()
+    assert not contrast._fused(own.clone(), classes, classes[:0], 0.5, False)[0].isnan()
 
 
-def raw(sizes: tuple[int, int, int], dim: int = 16) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Anchors of all lengths, 0 and nearly 0 too."""
+def raw(sizes: tuple[int, int, int], dim: int = 16) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Anchors of all lengths, 0 and nearly 0 too, and twins."""
     g = torch.Generator().manual_seed(dim)
     z, classes, queue, kinds = embeddings(*sizes, dim)
     x = z * torch.rand(len(z), 1, generator=g).mul(9).to(DEVICE)
+    twins = torch.randn(x.shape, generator=g).to(DEVICE)
     if len(x) > 4:
         x[1], x[3] = 0.0, 1e-14
-    return x, classes, queue, kinds
+        twins[2], twins[3], twins[4] = 0.0, 1e-14, 1e-14
+    return x, twins, classes, queue, kinds
 
 
 @needs_triton
-@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tau", [0.5, 0.01])
 @pytest.mark.parametrize("sizes", CONTRASTS, ids=str)
 def test_contrast_of_embeddings_has_the_value_and_gradient_of_float64(
-    sizes: tuple[int, int, int], tau: float, released: bool
+    sizes: tuple[int, int, int], tau: float, form: str
 ) -> None:
-    check_contrast(*raw(sizes), tau, None if released else 0.25)
+    check_contrast(*raw(sizes), tau, form)
 
 
 @needs_triton
-@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dim", [1, 7, 100, 128, 1024])
-def test_contrast_of_embeddings_of_any_width(dim: int, released: bool) -> None:
-    check_contrast(*raw((8, 30, 3), dim), 0.5, None if released else 0.25)
+def test_contrast_of_embeddings_of_any_width(dim: int, form: str) -> None:
+    check_contrast(*raw((8, 30, 3), dim), 0.5, form)
 
 
-def check_contrast(x: Tensor, classes: Tensor, queue: Tensor, kinds: Tensor, tau: float, scale: float | None) -> None:
-    """A similarity has float32's digits of 1/τ; a slope is measured by the largest, less the lengths of the anchors."""
-    given = x.clone(), queue.clone()
-    value, slope = contrast.by_matrices(x.double(), classes, queue.double(), kinds, tau, scale)
-    found, found_slope = fused.unit_contrast(x, classes, queue, kinds, tau, scale)
+def check_contrast(
+    x: Tensor, twins: Tensor, classes: Tensor, queue: Tensor, kinds: Tensor, tau: float, form: str
+) -> None:
+    """A similarity has float32's digits of 1/τ; a slope is measured by the largest, less the lengths of the rows."""
+    given, scale = (x.clone(), twins.clone(), queue.clone()), SCALES[form]
+    wide, single = (twins.double(), twins) if form == "paper" else (None, None)
+    value, slope = contrast.by_matrices(x.double(), wide, classes, queue.double(), kinds, tau, scale)
+    found, found_slope = fused.unit_contrast(x, single, classes, queue, kinds, tau, scale)
     torch.testing.assert_close(found.double(), value, rtol=2e-6, atol=1e-6)
-    length = x.double().norm(dim=1, keepdim=True).clamp(min=1e-12)
+    length = torch.cat([x, twins])[: len(slope)].double().norm(dim=1, keepdim=True).clamp(min=1e-12)
     most = (slope * length).abs().max().item()
     torch.testing.assert_close(found_slope * length, slope * length, rtol=0, atol=1e-6 / tau * most)
-    assert torch.equal(x, given[0])
-    assert torch.equal(queue, given[1])
+    assert len(slope) == (2 * len(x) if form == "paper" else len(x))
+    assert all(torch.equal(a, b) for a, b in zip((x, twins, queue), given, strict=True))
 
 
 @needs_triton
 def test_contrast_of_embeddings_in_any_order_of_memory() -> None:
-    x, classes, queue, kinds = raw((9, 14, 3))
-    wanted = fused.unit_contrast(x, classes, queue, kinds, 0.5, 0.25)
-    turned = x.T.contiguous().T, classes.repeat_interleave(2)[::2], queue.T.contiguous().T, kinds.flip(0).flip(0)
-    for found, expected in zip(fused.unit_contrast(*turned, 0.5, 0.25), wanted, strict=True):
+    x, twins, classes, queue, kinds = raw((9, 14, 3))
+    wanted = fused.unit_contrast(x, twins, classes, queue, kinds, 0.5, 0.25)
+    x, twins, queue = (t.T.contiguous().T for t in (x, twins, queue))
+    classes, kinds = classes.repeat_interleave(2)[::2], kinds.flip(0).flip(0)
+    for found, expected in zip(fused.unit_contrast(x, twins, classes, queue, kinds, 0.5, 0.25), wanted, strict=True):
         assert torch.equal(found, expected)
 
 
 @needs_triton
-@pytest.mark.parametrize("scale", [0.5, None])
-def test_contrast_of_an_embedding_that_is_not_a_number_is_none(scale: float | None) -> None:
-    classes = torch.tensor([0, 0, 1], device=DEVICE)
+@pytest.mark.parametrize("form", FORMS)
+def test_contrast_of_an_embedding_that_is_not_a_number_is_none(form: str) -> None:
+    classes, unit = torch.tensor([0, 0, 1], device=DEVICE), torch.eye(3, device=DEVICE)
+    twins = unit if form == "paper" else None
     for place in range(3):
         x = torch.eye(3, device=DEVICE)
         x[place, 0] = torch.nan
-        assert fused.unit_contrast(x, classes, x[:0], classes[:0], 0.5, scale)[0].isnan()
-        assert fused.unit_contrast(torch.eye(3, device=DEVICE), classes, x, classes, 0.5, scale)[0].isnan()
+        assert fused.unit_contrast(x, twins, classes, x[:0], classes[:0], 0.5, SCALES[form])[0].isnan()
+        assert fused.unit_contrast(unit, twins, classes, x, classes, 0.5, SCALES[form])[0].isnan()
+        assert fused.unit_contrast(unit, x, classes, x[:0], classes[:0], 0.5, 0.25)[0].isnan()
 
 
 def test_nothing_is_fused_on_the_cpu_or_in_float64() -> None:
@@ -330,22 +343,24 @@ def test_losses_on_the_gpu_are_those_of_the_cpu(name: str, reduction: str, dtype
 
 
 @needs_gpu
-@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("sizes", "dim", "fits"), [
     ((64, 500, 20), 128, True), ((64, 8192, 80), 128, True), ((256, 0, 5), 16, True), ((40, 100, 5), 1024, True),
     ((257, 500, 20), 128, False), ((8, 40_000, 20), 128, False), ((40, 100, 5), 1025, False),
 ])  # fmt: skip
 def test_contrast_on_the_gpu_is_that_of_the_cpu(
-    sizes: tuple[int, int, int], dim: int, fits: bool, dtype: torch.dtype, variant: str
+    sizes: tuple[int, int, int], dim: int, fits: bool, dtype: torch.dtype, form: str
 ) -> None:
     z, classes, queue, kinds = embeddings(*sizes, dim)
     assert fused.contrast_fits(z, queue) == fits
-    values, slopes = [], []
+    values, slopes, variant = [], [], "released" if form == "released" else "paper"
     for device in ("cuda", "cpu"):
-        x = (3 * z).to(device, dtype).requires_grad_()
+        x = torch.stack([3 * z, 2 * z.roll(1, 0)]).to(device, dtype).requires_grad_()
+        twins = x[1] if form == "paper" else None
         with torch.autocast(device, torch.bfloat16, enabled=dtype != torch.float32):
-            found = label_contrast(x, *(t.to(device) for t in (classes, queue, kinds)), variant=variant)
+            past = (t.to(device) for t in (classes, queue, kinds))
+            found = label_contrast(x[0], *past, variant=variant, twins=twins)
         (2 * found).backward()
         assert x.grad is not None
         values.append(found.detach().cpu())
@@ -359,7 +374,8 @@ def test_contrast_on_the_gpu_is_that_of_the_cpu(
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_contrast_on_the_gpu_is_the_same_each_time(variant: str) -> None:
     given = embeddings(100, 3000, 20, 128)
-    values = [label_contrast(*given, variant=variant) for _ in range(20)]
+    twins = given[0].flip(0) if variant == "paper" else None
+    values = [label_contrast(*given, variant=variant, twins=twins) for _ in range(20)]
     assert all(torch.equal(value, values[0]) for value in values)
 
 
@@ -367,8 +383,9 @@ def test_contrast_on_the_gpu_is_the_same_each_time(variant: str) -> None:
 def test_the_host_starts_few_operations_on_the_gpu() -> None:
     """Beside the kernels of this package; they are what takes the time."""
     x, classes, queue, kinds = embeddings(64, 500, 20, 128)
+    twins = x.flip(0).requires_grad_()
     with Passes() as found:
-        label_contrast(x.requires_grad_(), classes, queue, kinds).backward()
+        label_contrast(x.requires_grad_(), classes, queue, kinds, twins=twins).backward()
     assert len(found.launched) <= 2, found.launched  # the gradient of 1, and its product
     z, y = batch(64, 80)
     with Passes() as found:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pluralis.losses import LOSSES, functional
+from pluralis.losses import LOSSES, create_loss, functional
 from tests.losses import references
 from tests.losses.check_loss import Spec, check_loss, example, gradient
 
@@ -167,6 +167,21 @@ CAPTURED = ("em", "gr", "asl", "splc", "ll-ct", "csl", "nnpu", "selection", "sel
 @pytest.mark.parametrize("spec", [s for s in SPECS if s.name in CAPTURED], ids=lambda s: s.name)
 def test_graph_can_be_captured(spec):
     compiled_agrees(spec, "aot_eager")
+
+
+@pytest.mark.parametrize("name", ["an", "nnpu", "selection"])
+def test_a_network_with_its_loss_can_be_exported(name):
+    class Whole(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.loss = torch.nn.Linear(4, 7), create_loss(name, **({"prior": 0.2} if name == "nnpu" else {}))
+
+        def forward(self, x, labels):
+            return self.loss(self.net(x), labels)
+
+    inputs = torch.randn(24, 4), example()[1]
+    whole = Whole()
+    torch.testing.assert_close(torch.export.export(whole, inputs).module()(*inputs), whole(*inputs).detach())
 
 
 @pytest.mark.slow

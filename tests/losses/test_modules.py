@@ -12,7 +12,7 @@ import torch
 from pluralis.engine import fit
 from pluralis.errors import LabelError, RecipeError
 from pluralis.labels import Labels
-from pluralis.losses import LOSSES, create_loss, functional
+from pluralis.losses import LOSSES, create_loss, functional, pointwise
 from pluralis.losses.priors import estimate_priors
 from pluralis.method import Setup
 from pluralis.methods import create_method
@@ -110,6 +110,17 @@ def test_released_gr():
     last = loss.at(epoch=7, epochs=8)
     assert (last["w"], last["mu"], last["sigma"]) == (1.75, 0.8, 0.5)
     assert loss(logits, labels, epoch=7, epochs=8) == functional.gr(logits, labels, **last, q1=0.0)
+
+
+@pytest.mark.parametrize("params", [{}, {"q1": 0.5}, {"variant": "released"}, {"trainable": "both"}], ids=str)
+def test_gr_is_as_sure_of_what_is_absent_as_of_what_is_present(params):
+    """Also where the prediction is most wrong, where L3 would hardly pull."""
+    loss, wrong = create_loss("gr", **params).double(), torch.tensor([[-9.0, 0.5, 2.0, 5.0, 8.0]], dtype=torch.float64)
+    absent, down = gradient(loss, wrong, torch.full((1, 5), -1))
+    present, up = gradient(loss, -wrong, torch.ones(1, 5))
+    torch.testing.assert_close(absent, present, rtol=1e-12, atol=0)
+    torch.testing.assert_close(down, -up, rtol=1e-12, atol=0)
+    assert "q1" in params or bool((5 * down[0, 2:] > 0.85).all())
 
 
 def test_ablations_of_gr():
@@ -223,6 +234,60 @@ def test_priors_are_kept_in_the_state(name):
     assert trained.loss(logits, labels) == fresh.loss(logits, labels)
 
 
+@pytest.mark.parametrize("given", ["tensor", "array", "bool", "labels"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_starts_from_what_a_loop_has(name, given):
+    dense = LABELS.dense()
+    kinds = {"tensor": torch.from_numpy(dense), "array": dense, "bool": torch.from_numpy(dense > 0), "labels": LABELS}
+    one, other = create_loss(name), create_loss(name)
+    one.start(kinds[given])
+    other.start(LABELS)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    assert all(torch.equal(value, other.state_dict()[key]) for key, value in one.state_dict().items())
+    for wrong in (3, object(), torch.tensor([[2, 0]]), torch.tensor([[255]], dtype=torch.uint8), [["a"]]):
+        with pytest.raises(LabelError):
+            one.start(wrong)
+
+
+def test_upu_is_coupled_as_long_as_it_takes_the_shares_of_a_batch():
+    dense = torch.tensor([[1, 0, 0], [0, 0, 1], [1, 1, 0], [1, 0, 0]])
+    z = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    loss = create_loss("upu", prior=0.1)
+    for start in (False, True):
+        if start:
+            loss.start(dense)
+        halves = [loss(z[rows], dense[rows]) for rows in ([0, 1], [2, 3])]
+        differs = not torch.isclose(torch.stack(halves).mean(), loss(z, dense), rtol=1e-9)
+        assert loss.batch_coupled is differs is not start
+    fresh = create_loss("upu", prior=0.1)
+    fresh.load_state_dict(create_loss("upu", prior=0.1).state_dict())
+    assert fresh.batch_coupled
+    fresh.load_state_dict(loss.state_dict())
+    assert not fresh.batch_coupled
+    risk = create_loss("nnpu")
+    risk.start(dense)
+    assert risk.batch_coupled
+
+
+def test_numbers_of_numpy_and_tensors_become_plain_ones():
+    loss = create_loss("gr", w0=np.float32(1), b0=torch.tensor(-2.0), pseudo=np.bool_(True))
+    assert (type(loss.w0), type(loss.b0), loss.pseudo) == (float, float, True)
+    assert type(create_loss("csl", likely=np.int64(1)).likely) is int
+    assert type(create_loss("csl", likely=torch.tensor(1)).likely) is int
+    for prior in (np.array([0.1, 0.2]), torch.tensor([0.1, 0.2]), (0.1, np.float32(0.2))):
+        loss = create_loss("upu", prior=prior)
+        assert loss.prior == pytest.approx([0.1, 0.2])
+        assert [type(p) for p in loss.prior] == [float, float]
+    assert repr(create_loss("upu", prior=np.float64(0.25))) == "UPU(prior=0.25, k=1.5)"
+
+
+def test_cross_entropy_counts_no_label_that_is_not_a_number(monkeypatch):
+    """A GPU is not asked for the values of its labels; there NaN must be unknown in the sum and in the count."""
+    monkeypatch.setattr(pointwise, "check_labels", lambda *_: None)
+    z, y = torch.randn(1, 3), torch.tensor([[1.0, math.nan, -1.0]])
+    assert functional.bce(z, y) == functional.bce(z, y.nan_to_num(0.0))
+
+
 @pytest.mark.parametrize(("name", "size"), [("upu", 1), ("upu", 8), ("upu", 40), ("nnpu", 8), ("nnpu", 40)])
 def test_positives_weigh_their_prior_in_batches_of_any_size(name, size):
     """The mean over the batches of an epoch is the risk of the whole set, also for a class in a twentieth of it."""
@@ -273,6 +338,11 @@ def test_priors_that_are_given():
     ("name", "params", "message"),
     [
         ("bcee", {}, "did you mean 'bce'"),
+        (3, {}, "unknown name 3; choose from 'bce'"),
+        (["bce"], {}, "unknown name"),
+        ("em", {"alpha": torch.tensor([0.1])}, "finite number"),
+        ("em", {"alpha": np.True_}, "finite number"),
+        ("csl", {"likely": np.float64(2)}, "whole number"),
         ("nothing like it", {}, "choose from 'bce', 'an', 'em', 'gr'"),
         ("em", {"alfa": 1.0}, "did you mean 'alpha'"),
         ("an", {"alpha": 1.0}, "there are none"),

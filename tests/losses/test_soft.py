@@ -33,7 +33,7 @@ def reference(z, y, frozen, eps):
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 def test_soft_em(eps):
     loss, formula = partial(three_kinds, eps=eps), partial(reference, eps=eps)
-    check_loss(Spec(f"soft em, eps {eps:g}", loss, formula, fades=eps > 0))
+    check_loss(Spec(f"soft em, eps {eps:g}", loss, formula, fades=eps > 0, weighed=True))
 
 
 def test_hard_labels_are_those_of_em_to_the_last_bit():

@@ -60,23 +60,26 @@ def test_without_pseudo_labels_the_first_stage_is_an_on_the_weak_view() -> None:
     assert state_hash(one.state_dict()) == state_hash(other.state_dict())
 
 
-def embeddings(method: LAC, view: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def embeddings(method: LAC, view: Tensor) -> tuple[Tensor, np.ndarray]:
     """Projected embeddings [B, C, d] and probabilities [B, C] of a view, in evaluation mode."""
+    embedded = method.net.head.embed(method.net.features(view))  # type: ignore[operator]
+    z = method.projector(embedded).double()
     with torch.no_grad():
-        embedded = method.net.head.embed(method.net.features(view))  # type: ignore[operator]
-        z = method.projector(embedded).double().numpy()
         p = torch.sigmoid(method.net(view).double()).numpy()
-    return z / np.sqrt((z**2).sum(-1, keepdims=True)), p
+    return z / z.norm(dim=-1, keepdim=True), p
 
 
-Embedding = tuple[np.ndarray, int]
+Embedding = tuple[Tensor, int]
 TAU = 0.3
 
 
 def loops(
     method: LAC, given: Batch, delta: float, past: list[Embedding], released: bool = False
-) -> tuple[dict[str, float], list[Embedding]]:
-    """Eqs. 2, 4 and 7 on the scale 1/C, or the released forms, one entry after the other; and what is to be queued."""
+) -> tuple[dict[str, float], Tensor, list[Embedding]]:
+    """Eqs. 2, 4 and 7 on the scale 1/C, or the released forms, one entry after the other.
+
+    The last of them again, to be differentiated, and what is to be queued.
+    """
     (zw, pw), (zs, ps) = (embeddings(method, view) for view in given.views)
     labels = given.labels.numpy()
     n, c = labels.shape
@@ -95,16 +98,21 @@ def loops(
             if up or labels[i, j] == 1:
                 weak.append((zw[i, j], j))
                 strong.append((zs[i, j], j))
-    anchors = weak + strong
-    every, by_anchor = anchors + past, []
+    anchors = weak + strong if released else weak
+    every, contrast = anchors + past, torch.zeros((), dtype=torch.float64)
     for k, (z, kind) in enumerate(anchors):
-        others = [(other, its) for k2, (other, its) in enumerate(every) if k2 != k]
-        below = sum(np.exp(z @ other / TAU) for other, its in others if released or its != kind)
-        terms = [-np.log(np.exp(z @ other / TAU) / below) for other, its in others if its == kind]
-        by_anchor.append(np.mean(terms) if released else np.sum(terms))
-    contrast = np.mean(by_anchor) if released else np.sum(by_anchor) / (2 * n * c) / c
+        below: Any = 0.0
+        for t, (other, its) in enumerate(every):
+            if t != k if released else its != kind:
+                below = below + torch.exp(z @ other / TAU)
+        same = [k2 for k2, (_, its) in enumerate(every) if its == kind and not (released and k2 == k)]
+        for k2 in same if below else []:
+            other = strong[k][0] if k2 == k else every[k2][0]
+            term = -torch.log(torch.exp(z @ other / TAU) / below)
+            contrast = contrast + (term / len(same) / len(anchors) if released else term / (n * c) / c)
     divided = plc / pseudo if released else plc / (n * c)
-    return {"an": an / (n * c), "plc": divided, "lac": float(contrast)}, anchors if released else weak
+    queued = [(z.detach(), kind) for z, kind in anchors]
+    return {"an": an / (n * c), "plc": divided, "lac": contrast.item()}, contrast, queued
 
 
 def undecided(**params: Any) -> LAC:
@@ -116,21 +124,32 @@ def undecided(**params: Any) -> LAC:
     return method
 
 
+def flat_gradient(term: Tensor, method: LAC) -> Tensor:
+    slopes = torch.autograd.grad(term, list(method.parameters()), allow_unused=True, materialize_grads=True)
+    return torch.cat([slope.flatten() for slope in slopes])
+
+
+@pytest.mark.parametrize("size", [32, 0])
+@pytest.mark.parametrize("rows", [6, 1])
 @pytest.mark.parametrize("variant", ["paper", "released"])
-def test_all_terms_are_those_of_the_formulas(variant: str) -> None:
+def test_all_terms_are_those_of_the_formulas(variant: str, rows: int, size: int) -> None:
+    """Also without a queue, and in batches of one image; and so is the gradient of the contrast."""
     released = variant == "released"
-    method = undecided(delta=0.7, delta_main=0.55, temperature=TAU, variant=variant)
+    method = undecided(delta=0.7, delta_main=0.55, temperature=TAU, variant=variant, queue=size)
     queue: list[Embedding] = []
+    single = torch.tensor([[1, 0, 1, 0, -1]], dtype=torch.int8)
     for step in range(3):
-        given = batch(seed=step)
+        given = batch(rows, seed=step, labels=single if rows == 1 else None)
         terms = method(given, MAIN)
-        expected, active = loops(method, given, 0.55, queue, released)
+        expected, contrast, active = loops(method, given, 0.55, queue, released)
         for name, value in expected.items():
             assert value != 0, name
             assert terms[name].item() == pytest.approx(value, rel=2e-5), (step, name)
+        found, wanted = (flat_gradient(term, method) for term in (terms["lac"], contrast))
+        assert (found - wanted).norm() < 1e-4 * wanted.norm()
         method.after_step(MAIN)
-        assert 6 < len(active) / (2 if released else 1) < 24
-        queue = (queue + active)[-64 if released else -32 :]
+        assert rows < len(active) / (2 if released else 1) <= 4 * rows
+        queue = (queue + active)[-len(method.queue) :] if size else []
         assert int((method.queue.classes >= 0).sum()) == len(queue)
         assert sorted(method.queue.classes[method.queue.classes >= 0].tolist()) == sorted(j for _, j in queue)
 
@@ -146,8 +165,8 @@ def test_each_stage_has_its_own_threshold(variant: str) -> None:
     ):
         method = undecided(delta=0.52, delta_main=0.6, temperature=TAU, variant=variant, **params)
         terms = method(batch(), clock)
-        expected, _ = loops(method, batch(), delta, [], released)
-        other, _ = loops(method, batch(), 1.12 - delta, [], released)
+        expected, *_ = loops(method, batch(), delta, [], released)
+        other, *_ = loops(method, batch(), 1.12 - delta, [], released)
         for name, term in terms.items():
             assert term.item() == pytest.approx(expected[name], rel=2e-5), name
             assert name == "an" or abs(other[name] / expected[name] - 1) > 1e-3

@@ -220,6 +220,8 @@ def test_gamma_follows_the_share_of_written_positives() -> None:
     assert build(labels=one_each, k=2.9).gamma == 0.55
     assert build(labels=one_each, k=1).gamma == 0.15
     assert build(labels=one_each, k=1, gamma="published").gamma == 0.01
+    some = Labels.from_lists([[0]] + [[]] * 9, 3)  # a label in ten images: a tenth of 1, a fifth of half a label each
+    assert [build(labels=some, k=k).gamma for k in (1, 0.5)] == [0.85, 0.65]
     with_absent = Labels.from_lists([[0], [1], [2]], 3, negatives=[[1], [], []])  # they are not learned from
     assert build(labels=with_absent).gamma == 0.15
     assert build(gamma=0.123).gamma == 0.123
@@ -231,6 +233,7 @@ def test_gamma_follows_the_share_of_written_positives() -> None:
     [
         {"gamma": "car"},
         {"gamma": -1},
+        {"k": 0},
         {"tau": 0},
         {"tau": "cold"},
         {"alpha": 0},
@@ -250,6 +253,12 @@ def test_wrong_parameters(params: dict[str, Any]) -> None:
     if params.keys() <= {"lam", "delta", "no_positive"}:
         with pytest.raises(RecipeError, match="method vpu"):
             build("vpu", **params)
+
+
+def test_a_wrong_word_is_answered_with_the_words_there_are() -> None:
+    for name, words in (("gamma", "'auto' or 'published'"), ("tau", "'adaptive'")):
+        with pytest.raises(RecipeError, match=f"give a number or {words}$"):
+            build(**{name: "car"})
 
 
 def test_lgconv_needs_dense_convolutions() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pluralis.data.loader import Loader, TensorImages
 from pluralis.engine import fit
 from pluralis.errors import RecipeError
 from pluralis.evaluate import predict
@@ -18,7 +19,7 @@ from pluralis.methods import create_method, start_heads
 from pluralis.methods.relabel import Relabel
 from pluralis.models import create_model
 from pluralis.views import VIEWS, Views
-from tests.toys import plan, scenes
+from tests.toys import SIZE, plan, scenes
 
 LABELS = Labels.from_lists([[0], [1], [2]], 4, negatives=[[3], [], []])
 
@@ -54,7 +55,7 @@ def test_the_first_stage_is_the_loss() -> None:
 def test_labels_are_the_posterior_of_many_views_and_weights_are_the_first_ones() -> None:
     method = relabel(views="thorough", crop_weight=0.4)
     start_heads(method, LABELS)
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     first = {k: v.clone() for k, v in method.net.state_dict().items()}
     for parameter in method.net.parameters():
         torch.nn.init.normal_(parameter)
@@ -97,6 +98,45 @@ def test_another_loss_is_calibrated_first() -> None:
         method.start_stage(Clock(stage=1), lambda views: logits)
         counts[loss] = float(method.soft.value.float().sum(1).mean())
     assert counts["an"] < 0.5 < counts["selection"]
+
+
+class OfOneSize(torch.nn.Module):
+    """As timm's transformers are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(3, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[-1] == SIZE, f"input height ({x.shape[-1]}) is not {SIZE}"
+        logits: torch.Tensor = self.last(x.float().mean((2, 3)) / 255)
+        return logits
+
+
+def test_a_network_of_one_size_is_refused_before_anything_is_trained() -> None:
+    data = scenes(8)
+    steps: list[int] = []
+
+    def train(views: str) -> None:
+        method = create_method("relabel", Setup(OfOneSize, 10, data.labels), {"views": views})
+        fit(method, data, plan(), report=lambda clock, *_: steps.append(clock.step))
+
+    for views in ("standard", "thorough"):
+        with pytest.raises(RecipeError, match=r"(?s)no pictures of 30 px.*method\.params\.views"):
+            train(views)
+    assert not steps
+    train("fast")
+    assert steps
+
+
+def test_features_are_refused_before_anything_is_trained() -> None:
+    labels = Labels.from_lists([[0], [1], [2]] * 3, 3)
+    data = Loader(TensorImages(torch.randn(9, 4)), labels, size=1)
+    steps: list[int] = []
+    method = create_method("relabel", Setup(lambda: torch.nn.Linear(4, 3), 3, labels))
+    with pytest.raises(RecipeError, match=r"feature vectors.*method\.params\.views"):
+        fit(method, data, plan(), report=lambda clock, *_: steps.append(clock.step))
+    assert not steps
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from pluralis import distributed
 from pluralis.checkpoint import Store, state_hash
 from pluralis.data.loader import Loader
-from pluralis.engine import fit
+from pluralis.engine import Report, fit
 from pluralis.errors import Interrupted, RecipeError
 from pluralis.evaluate import predict
 from pluralis.features import frozen_network
@@ -73,7 +73,7 @@ def batch_of(rows: list[int], weight: float = 1.0) -> Batch:
 def labelled(seed: int = 0, **params: Any) -> tuple[Relabel, np.ndarray]:
     """A method whose students start, and its soft labels, 0 where a label is known."""
     method = relabel(seed=seed, **params).eval()
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     method.start_stage(Clock(stage=1), lambda views: torch.randn(6, 4))
     return method, method.soft.value.double().numpy()
 
@@ -81,7 +81,7 @@ def labelled(seed: int = 0, **params: Any) -> tuple[Relabel, np.ndarray]:
 def test_each_teacher_leaves_its_fold_out_of_the_loss() -> None:
     method = relabel(folds=3, loss="an").eval()
     torch.manual_seed(4)
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     assert sorted(method.fold.tolist()) == [0, 0, 1, 1, 2, 2]
     rows = [5, 0, 2, 3]
     batch = batch_of(rows)
@@ -135,7 +135,7 @@ def test_a_teacher_knows_nothing_of_the_labels_that_it_is_asked_about() -> None:
 def test_each_teacher_labels_its_fold_and_a_student_labels_all() -> None:
     method = relabel(folds=2, rounds=2)
     start_heads(method, LABELS)
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     first, fold = state_hash(method.net.state_dict()), method.fold.clone()
     given = [torch.randn(6, 4) for _ in range(3)]
     expected = np.zeros((6, 4))
@@ -236,7 +236,7 @@ def test_the_second_of_a_pair_has_no_say_before_it_is_a_student_and_starts_anew_
     method = relabel(pair=True, rounds=2).eval()
     assert method.peer is not None
     start_heads(method, LABELS)
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     x, first = batch_of([0, 1]).views[0], state_hash(method.peer.state_dict())
     assert torch.equal(method.predict(x), method.net(x))
     for stage in (1, 2):
@@ -246,6 +246,18 @@ def test_the_second_of_a_pair_has_no_say_before_it_is_a_student_and_starts_anew_
         assert not torch.equal(method.predict(x), method.net(x))
 
 
+class Killed(Exception):
+    """The process ends between two stages: the one is saved, the other has not begun."""
+
+
+def killed_after(stage: int) -> Report:
+    def report(clock: Clock, steps: int, figures: dict[str, float]) -> None:
+        if figures and (clock.stage, clock.epoch) == (stage, clock.epochs):
+            raise Killed
+
+    return report
+
+
 @pytest.mark.parametrize("params", [{"refresh": 0.3}, ALL], ids=["one", "all"])
 def test_a_stopped_run_ends_with_the_same_bits(params: dict[str, Any], tmp_path: Path) -> None:
     data, stage = scenes(12), plan(batch_size=6, clip=1.0, ema=0.8)
@@ -253,13 +265,20 @@ def test_a_stopped_run_ends_with_the_same_bits(params: dict[str, Any], tmp_path:
     expected = fit(whole, data, stage, seed=3)
     total = 4 * len(whole.stages(stage))  # two epochs of two steps
     assert len(expected.history) == total // 2
-    for stop in (4, *range(3, total, 4)):  # at the end of a stage; in the last epoch of each
+    for stop in (4, *range(3, total, 4)):  # after the first step of the second stage; after the last step of each
         store = Store(tmp_path / str(stop))
         with pytest.raises(Interrupted):
             fit(relabel(data.labels, **params), data, stage, seed=3, store=store, should_stop=stopped_at(stop))
         again = relabel(data.labels, seed=9, **params)
         assert fit(again, data, stage, seed=3, store=store).history == expected.history
         assert state_hash(again.state_dict()) == state_hash(whole.state_dict()), f"stopped at step {stop}"
+    for stage_number in {0, whole.teachers - 1}:  # what follows is another teacher, or a student
+        store = Store(tmp_path / f"between {stage_number}")
+        with pytest.raises(Killed):
+            fit(relabel(data.labels, **params), data, stage, seed=3, store=store, report=killed_after(stage_number))
+        again = relabel(data.labels, seed=9, **params)
+        assert fit(again, data, stage, seed=3, store=store).history == expected.history
+        assert state_hash(again.state_dict()) == state_hash(whole.state_dict()), f"killed after stage {stage_number}"
     # A finished run is read back without the training labels.
     setup = Setup(lambda: create_model("tiny", 10), 10)
     bare = create_method("relabel", setup, params)

@@ -47,11 +47,11 @@ def loss_of(method: Relabel) -> Selection:
 
 
 def set_rate(method: Relabel, rate: Any) -> None:
-    """As if it had been learned; a unit of the parameter is 100 log-odds."""
-    rate_logit = loss_of(method).rate_logit
-    assert rate_logit is not None
+    """As if it had been learned."""
+    rate_log_odds = loss_of(method).rate_log_odds
+    assert rate_log_odds is not None
     with torch.no_grad():
-        rate_logit.copy_(torch.as_tensor(rate, dtype=torch.float64).logit() / 100)
+        rate_log_odds.copy_(torch.as_tensor(rate, dtype=torch.float64).logit())
 
 
 def at_rate(logits: torch.Tensor, given: np.ndarray, rate: Any, unlabelled: str = "skip") -> np.ndarray:
@@ -87,9 +87,11 @@ def picked(logits: torch.Tensor, given: np.ndarray, a: float, unlabelled: str = 
 
 def soft_labels(method: Relabel, logits: torch.Tensor) -> np.ndarray:
     """What is learned from after these predictions of the training images, 1 and 0 where a label is known."""
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     method.start_stage(Clock(stage=1), lambda views: logits)
-    return np.where(GIVEN == 0, method.soft.value.double().numpy(), GIVEN > 0)
+    assert method.labels is not None
+    given = method.labels.dense()
+    return np.where(given == 0, method.soft.value.double().numpy(), given > 0)
 
 
 def batch_of(rows: list[int]) -> Batch:
@@ -120,11 +122,33 @@ def test_labels_are_the_posterior_of_a_pick(a: float, unlabelled: str) -> None:
 
 
 def test_after_another_loss_rows_without_a_label_keep_their_calibrated_chance() -> None:
-    method, logits = relabel(loss="an"), torch.randn(6, 4) + 1
-    scale, _ = calibrate(logits, torch.from_numpy(GIVEN))
+    given = Labels.from_dense(np.where(GIVEN > 0, 1, 0))
+    method, logits = relabel(given, loss="an"), torch.randn(6, 4) + 1
+    scale, _ = calibrate(logits, torch.from_numpy(given.dense()))
     found, scaled = soft_labels(method, logits), scale.a * logits + scale.b
-    np.testing.assert_allclose(found, picked(scaled, GIVEN, 1.0), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found, picked(scaled, given.dense(), 1.0), rtol=1e-3, atol=1e-6)
     assert found[EMPTY].any(1).all()
+
+
+def test_after_another_loss_verified_absent_labels_tell_the_rates() -> None:
+    """r = (1−ρ₊) p / ((1−ρ₊) p + (1−ρ₋) (1−p)), also for the students' own logits, and after a restart."""
+    given = np.tile(GIVEN, (25, 1))  # 50 verified absent labels
+    labels, logits = Labels.from_dense(given, convention="signed"), torch.randn(150, 4) + 1
+    method = relabel(labels, loss="bce")
+    scale, _ = calibrate(logits, torch.from_numpy(given))
+    assert scale.rates is not None
+
+    def by_rates(z: torch.Tensor) -> np.ndarray:
+        p, (written, verified) = 1 / (1 + np.exp(-z.double().numpy())), scale.rates or (0, 0)
+        hidden, other = (1 - written) * p, (1 - verified) * (1 - p)
+        r = np.where((given != 0).any(1, keepdims=True), hidden / (hidden + other), p)
+        return np.where(given == 0, r, given > 0)
+
+    np.testing.assert_allclose(soft_labels(method, logits), by_rates(scale.a * logits + scale.b), rtol=1e-3, atol=1e-6)
+    again = relabel(labels, loss="bce", seed=1)
+    again.load_state_dict(method.state_dict())
+    for one in (method, again):
+        np.testing.assert_allclose(one._posterior(logits, torch.from_numpy(given)), by_rates(logits), rtol=1e-5)
 
 
 def test_students_use_the_rate_too() -> None:
@@ -152,7 +176,7 @@ def test_a_rate_on_a_gpu_labels_what_was_predicted_and_what_is_learned() -> None
     method = relabel(loss_params=LEARNED, refresh=0.5).cuda().eval()
     set_rate(method, [0.3])
     logits = torch.randn(6, 4)  # predictions of the training images are on the CPU
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     method.start_stage(Clock(stage=1), lambda views: logits)
     found = np.where(GIVEN == 0, method.soft.value.double().cpu().numpy(), GIVEN > 0)
     np.testing.assert_allclose(found, at_rate(logits, GIVEN, 0.3), rtol=1e-3, atol=1e-6)
@@ -198,7 +222,7 @@ def test_the_first_stage_is_the_loss_with_its_parameters_and_later_ones_leave_it
 def test_each_teacher_learns_a_rate_of_its_own() -> None:
     """A rate that another teacher found would tell of labels that this one is to know nothing of."""
     method = relabel(folds=2, loss_params=LEARNED)
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     first = {key: value.clone() for key, value in method.loss.state_dict().items()}
     logits, rates = [torch.randn(6, 4) for _ in range(2)], (0.2, 0.7)
     for stage, rate in ((1, rates[0]), (2, rates[1])):
@@ -218,7 +242,7 @@ def test_each_teacher_learns_a_rate_of_its_own() -> None:
 @pytest.mark.parametrize("unlabelled", ["skip", "absent"])
 def test_a_batch_of_nothing_but_the_fold_teaches_a_rate_nothing(unlabelled: str) -> None:
     method = relabel(folds=2, loss_params={**LEARNED, "unlabelled": unlabelled})
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     rows = (method.fold == 0).nonzero().flatten().tolist()
     value = method(batch_of(rows), Clock())["loss"]
     value.backward()
@@ -268,7 +292,7 @@ def biases(method: Relabel) -> list[torch.Tensor]:
 def test_teachers_start_from_what_suits_the_loss_and_students_from_log_odds(loss: str, bias: str) -> None:
     method = relabel(loss=loss, folds=2, pair=True)
     start_heads(method, LABELS)
-    method.start_stage(Clock(), lambda: torch.zeros(0))
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     first = {key: value.clone() for key, value in method.net.state_dict().items()}
     for stage, expected in enumerate((bias, bias, "log-odds")):
         if stage:

@@ -67,7 +67,9 @@ def test_cam_boost_is_its_formula_and_without_boost_the_linear_head() -> None:
     head = CamBoostHead(6, 4, alpha=5.0).double()
     head.set_bias(torch.tensor([-1.0, 0.0, 0.5, -3.0]))
     features = torch.randn(3, 6, 5, 7, dtype=torch.float64)
-    np.testing.assert_allclose(head(features).detach(), boosted(head, features.numpy()), rtol=1e-12)
+    for mode in (True, False):  # in training and in prediction
+        found = head.train(mode)(features).detach()
+        np.testing.assert_allclose(found, boosted(head, features.numpy()), rtol=1e-12)
     single = features[:, :, :1, :1]
     torch.testing.assert_close(head(single[:, :, 0, 0]), head(single))
     linear, plain = LinearHead(6, 4), CamBoostHead(6, 4, alpha=1.0)
@@ -136,6 +138,17 @@ def test_autocast_does_not_round_logits(name: str) -> None:
         logits = head(features)
     assert torch.equal(logits, head(features))
     assert logits[:, 0].unique().numel() > 1500
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_head_says_whether_an_average_can_stand_for_a_map(name: str, training: bool) -> None:
+    """In float64 and without a bias, so that a head which looks at places cannot seem to pool."""
+    torch.manual_seed(0)
+    params = {"attention_dropout": 0.0} if name == "label-decoder" else {}
+    head, maps = HEADS[name](6, 4, **params).double().train(training), torch.randn(3, 6, 5, 7, dtype=torch.float64)
+    found, expected = head(maps), head(maps.mean((2, 3)))
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-12) == head.only_pools  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", HEADS)

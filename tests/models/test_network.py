@@ -97,6 +97,19 @@ def test_frozen_batch_norm_keeps_statistics_but_trains_scale_and_shift() -> None
     assert {"backbone.bn1.weight", "backbone.bn1.bias", "backbone.conv1.weight"} <= after
 
 
+def test_frozen_batch_norm_is_that_of_the_head_too() -> None:
+    """With or without a frozen backbone."""
+    for stages in (0, "all"):
+        net = create_model("tiny", 5, "semantic-graph", head_params={"word_dim": 4})
+        net.freeze(stages, batch_norm=True)  # type: ignore[arg-type]
+        before = snapshot(net)
+        assert "head.norm.running_mean" in before
+        train_one_step(net)
+        after = changed(before, net)
+        assert not [key for key in after if "running_" in key or "num_batches" in key]
+        assert {"head.norm.weight", "head.norm.bias"} <= after
+
+
 def test_freeze_zero_undoes_all_at_once() -> None:
     net = create_model("tiny", 5).train()
     net.freeze("all", batch_norm=True)

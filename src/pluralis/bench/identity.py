@@ -16,6 +16,7 @@ from pluralis.config import DRAWN, DataPart, Recipe
 from pluralis.data.source import Source, apply_protocol, load_source, other_data
 from pluralis.errors import WeightsError
 from pluralis.labels import Labels
+from pluralis.models.weights import published_hash
 
 DIGITS = "digits"
 """As `model.weights`: the tiny backbone trained on single digits, which the bench makes when it is needed."""
@@ -35,7 +36,7 @@ def decides(recipe: Recipe) -> dict[str, Any]:
     data["test"] = {key: value for key, value in data["test"].items() if key not in ("images", "labels")}
     data["protocol_seed"] = recipe.data.draw_seed if data["protocol"] in DRAWN else 0
     if model["weights"] not in ("", "imagenet", DIGITS):
-        model |= {"weights": _file_hash(Path(model["weights"])), "sha256": ""}
+        model |= {"weights": _weights(model["backbone"], Path(model["weights"])), "sha256": ""}
     kept = {key: run[key] for key in ("seed", "precision", "deterministic", "watch_test", "watch_train")}
     more = {"watch_rules": True} if run["watch_rules"] else {}  # without it the keys are those from before it was there
     values["run"] = {**kept, **more, "features": run["cache"] == "features"}
@@ -83,11 +84,21 @@ def _add_labels(digest: Any, labels: Labels) -> None:
         digest.update(np.ascontiguousarray(array).tobytes())
 
 
-def _file_hash(path: Path) -> str:
+def _weights(backbone: str, path: Path) -> str:
+    """The hash of a file; "imagenet" for the published weights of the backbone, wherever they lie."""
     try:
-        return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+        facts = path.expanduser().stat()
+        found = _file_hash(path.expanduser(), facts.st_size, facts.st_mtime_ns)
     except OSError as error:
         raise WeightsError(f"cannot read the weights {path} ({error.strerror}): check model.weights") from error
+    published = published_hash(backbone)
+    return "imagenet" if published and found.startswith(published) else f"sha256:{found}"
+
+
+@cache
+def _file_hash(path: Path, size: int, changed: int) -> str:
+    """Of a file that has this size and time of change: hundreds of runs ask for the same one."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _digest(value: Any) -> str:

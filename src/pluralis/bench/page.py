@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pluralis.bench.figures import KINDS, draw, options_of
 from pluralis.bench.figures.canvas import to_svg, with_prefix
-from pluralis.bench.render import html
+from pluralis.bench.render import html, html_note
+from pluralis.bench.table_notes import settings_note
 from pluralis.checkpoint import write_file
 from pluralis.errors import PluralisError
 from pluralis.html_page import document
@@ -22,18 +24,28 @@ if TYPE_CHECKING:
     from pluralis.bench.tables import Table
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What the command line said."""
+
+    settings: Sequence[str] = ()  # over those of the spec
+    command: str = ""
+
+
 def write(
     out: Path,
     spec: Spec,
     tables: Sequence[Table],
     results: Sequence[Result],
     say: Callable[[str], None] = lambda line: None,
+    origin: Origin | None = None,
 ) -> Path:
     """Write `index.html`, and each figure as a file under `figures/`; returns the path of the page.
 
     A figure that cannot be drawn yet, as its runs are not finished or were not kept, is a reason in the page, and a
     line for `say`. Without [[figures]] in the spec there are learning curves, and gains over the baseline.
     """
+    origin = origin or Origin()
     (out / "figures").mkdir(parents=True, exist_ok=True)
     sections = [f"<div class=wide>{html(table)}</div>" for table in tables]
     drawn: set[Path] = set()
@@ -47,8 +59,9 @@ def write(
         sections.append(_section(number, figure, svg, left, reason))
     for old in set((out / "figures").glob("??-*.svg")) - drawn:  # of a spec that asked for others
         old.unlink()
-    sections.append(_origin(spec, results))
-    about = f"<p class=lead>{escape(spec.about)}</p>" if spec.about else ""
+    sections.append(_origin(spec, results, origin))
+    about = f"<p class=lead>{html_note(spec.about)}</p>" if spec.about else ""
+    about += f"<p>{escape(settings_note(origin.settings))}</p>" if origin.settings else ""
     body = f"<header><h1>{escape(spec.title)}</h1>{about}</header>"
     body += "".join(f"<section>{section}</section>" for section in sections)
     path = out / "index.html"
@@ -82,25 +95,31 @@ def _section(number: int, figure: Mapping[str, Any], svg: str, left: str, reason
     return f"<h2>{escape(title)}</h2><div class=figure>{drawing}</div><p class=small>{caption}</p>"
 
 
-def _origin(spec: Spec, results: Sequence[Result]) -> str:
+def _origin(spec: Spec, results: Sequence[Result], origin: Origin) -> str:
     """From what the page was made."""
-    if not results:
-        return "<h2>Where this comes from</h2><p>No run is finished yet.</p>"
+    lines = [("spec", escape(spec.file.name)), ("scale", escape(spec.scale_name))]
+    if origin.settings:
+        lines.append(("set over the spec", escape(", ".join(origin.settings))))
+    if origin.command:
+        lines.append(("command", f"<code>{escape(origin.command)}</code>"))
+    lines += _runs(results) if results else [("runs", "No run is finished yet.")]
+    body = "".join(f"<tr><th scope=row>{name}</th><td>{value}</td></tr>" for name, value in lines)
+    return f"<h2>Where this comes from</h2><div class=wide><table class=origin><tbody>{body}</tbody></table></div>"
+
+
+def _runs(results: Sequence[Result]) -> list[tuple[str, str]]:
 
     def many(values: Sequence[str]) -> str:
         return escape(", ".join(f"{value} ({count})" for value, count in Counter(values).most_common()))
 
     versions = [", ".join(f"{name} {version}" for name, version in run.versions.items()) for run in results]
-    lines = [
-        ("spec", escape(spec.file.name)),
+    return [
         ("runs", f"{len(results):,}"),
         ("seconds of training", f"{sum(run.seconds for run in results):,.0f}"),
         ("devices", many([run.device for run in results])),
         ("versions", many(versions)),
         ("dates", escape(" to ".join(sorted({min(run.date for run in results), max(run.date for run in results)})))),
     ]
-    body = "".join(f"<tr><th scope=row>{name}</th><td>{value}</td></tr>" for name, value in lines)
-    return f"<h2>Where this comes from</h2><div class=wide><table class=origin><tbody>{body}</tbody></table></div>"
 
 
 _STYLE = """

@@ -60,7 +60,7 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
         keep = run.keep or is_kept(folder)
         if not can_go_on(folder, run.recipe, code):
             remove(folder)
-        begin(folder, code, keep)
+        begin(folder, run.recipe, code, keep)
         try:
             trained = train(run.recipe, folder, hooks, views=run.views)
         except NonFiniteLoss as error:  # it would do so every time: that is what the run gave

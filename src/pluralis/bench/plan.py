@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pluralis.bench.buildable import check_buildable
 from pluralis.bench.files import find
 from pluralis.bench.identity import DIGITS, data_hash, run_key, source_part
 from pluralis.bench.names import line_name
 from pluralis.bench.runs import Run, at_rule
 from pluralis.bench.spec import Column, Row, Spec
-from pluralis.config import AUTO, Recipe
+from pluralis.config import Recipe
 from pluralis.errors import DataError, RecipeError, nearest
-from pluralis.methods import every_method
 from pluralis.views import get_views
 
 Score = Callable[[Run], float | None]
@@ -38,6 +38,11 @@ class Place:
 def digits_file(out: Path) -> Path:
     """The weights that the word "digits" stands for."""
     return out.resolve() / "digits.safetensors"
+
+
+def decoded_folder(out: Path) -> Path:
+    """Where runs leave decoded pictures for each other, if their recipe names no other place."""
+    return out.resolve() / "decoded"
 
 
 class Plan:
@@ -162,6 +167,8 @@ class Plan:
         key = run_key(recipe, views, data)
         if recipe.model.weights == DIGITS:
             recipe = replace(recipe, model=replace(recipe.model, weights=str(digits_file(self.place.out))))
+        if not recipe.run.decoded:
+            recipe = replace(recipe, run=replace(recipe.run, decoded=str(decoded_folder(self.place.out))))
         rank = spec.seeds_in(row, column.name).index(seed)
         order = (rank, draw, spec.rows.index(row), spec.columns.index(column))
         drawn = recipe.data.draw_seed
@@ -205,9 +212,7 @@ class Plan:
     def _check(self, row: Row, recipe: Recipe) -> None:
         if not recipe.data.test:
             raise RecipeError("there is no test set to measure on: name it with data.test in the base or the settings")
-        name = recipe.method.name
-        if name not in (*every_method(), AUTO):
-            raise RecipeError(f"there is no method {name!r}; {nearest(name, every_method())}")
+        check_buildable(recipe)
         if row.grid and row.choose == "validation" and recipe.select.rule == "last" and not self.spec.selections:
             raise RecipeError(
                 'choose = "validation" goes by the score of held-out rows, and the rule "last" gives none:'

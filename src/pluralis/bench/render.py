@@ -5,12 +5,21 @@ from __future__ import annotations
 import csv
 import html as escaping
 import io
+from collections.abc import Callable
 from itertools import groupby
 
 from pluralis.bench.table_model import BEST, SECOND, Cell, Line, Table
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "<": "$<$", ">": "$>$"}
 _LATEX |= {char: f"\\{char}" for char in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {"≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "≠": r"$\neq$", "→": r"$\to$", "·": r"$\cdot$"}
+_GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "ζ": "zeta", "η": "eta", "θ": "theta"}
+_GREEK |= {"ι": "iota", "κ": "kappa", "λ": "lambda", "μ": "mu", "ν": "nu", "ξ": "xi", "π": "pi", "ρ": "rho"}
+_GREEK |= {"ς": "varsigma", "σ": "sigma", "τ": "tau", "υ": "upsilon", "φ": "phi", "χ": "chi", "ψ": "psi", "ω": "omega"}
+_GREEK |= {"Γ": "Gamma", "Δ": "Delta", "Θ": "Theta", "Λ": "Lambda", "Ξ": "Xi", "Π": "Pi", "Σ": "Sigma", "Υ": "Upsilon"}
+_GREEK |= {"Φ": "Phi", "Ψ": "Psi", "Ω": "Omega", "µ": "mu"}  # the last one is the sign of a millionth
+_LATEX |= {char: rf"$\{name}$" for char, name in _GREEK.items()}
+_LATEX |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧο", "ABEZHIKMNOPTXo", strict=True))  # LaTeX writes these Greek letters as Latin ones
 
 
 def markdown(table: Table) -> str:
@@ -29,7 +38,7 @@ def markdown(table: Table) -> str:
         for one in members:
             cells = [marks.get(cell.mark, "{}").format(_plain(cell.text)) for cell in one.cells]
             lines.append(line([_plain(one.name), *cells]))
-    return "\n".join([*lines, "", *(f"- {_plain(note)}" for note in table.notes)]) + "\n"
+    return "\n".join([*lines, "", *(f"- {_marked(note, _plain, '`{}`')}" for note in table.notes)]) + "\n"
 
 
 def latex(table: Table) -> str:
@@ -44,8 +53,8 @@ def latex(table: Table) -> str:
         for one in members:
             cells = [marks.get(cell.mark, "%s") % _tex(cell.text) for cell in one.cells]
             lines.append(" & ".join([_first(one.name), *cells]) + r" \\")
-    caption = " ".join([f"{table.title}.", *table.notes])
-    lines += [r"\hline", r"\end{tabular}", rf"\caption{{{_tex(caption)}}}", r"\end{table}"]
+    caption = " ".join([_tex(f"{table.title}."), *(_marked(note, _tex, r"\texttt{{{}}}") for note in table.notes)])
+    lines += [r"\hline", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
@@ -78,8 +87,17 @@ def html(table: Table) -> str:
         if group:
             lines.append(f'<tr><th colspan="{len(table.header) + 1}">{safe(group)}</th></tr>')
         lines += [f"<tr><th>{safe(one.name)}</th>{''.join(map(cell, one.cells))}</tr>" for one in members]
-    notes = "".join(f"<li>{safe(note)}</li>" for note in table.notes)
+    notes = "".join(f"<li>{html_note(note)}</li>" for note in table.notes)
     return "\n".join([*lines, "</tbody>", "</table>", f"<ul>{notes}</ul>"]) + "\n"
+
+
+def html_note(text: str) -> str:
+    """Escaped, and what is between backticks as code.
+
+    >>> html_note("`an` < `gr`")
+    '<code>an</code> &lt; <code>gr</code>'
+    """
+    return _marked(text, escaping.escape, "<code>{}</code>")
 
 
 def _groups(table: Table) -> list[tuple[str, list[Line]]]:
@@ -91,6 +109,15 @@ def _plain(text: str) -> str:
     for char in "\\|*_`<":
         text = text.replace(char, f"\\{char}")
     return text.replace("](", "]\\(").replace("\n", " ")
+
+
+def _marked(text: str, safe: Callable[[str], str], code: str) -> str:
+    """A note in which every second part between backticks is code, if they come in pairs around something."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0 or not all(part.strip() for part in parts[1::2]):
+        return safe(text)
+    inside = (lambda part: part.replace("\n", " ")) if code[0] == "`" else safe  # Markdown reads no marks in there
+    return "".join(code.format(inside(part)) if at % 2 else safe(part) for at, part in enumerate(parts))
 
 
 def _tex(text: str) -> str:

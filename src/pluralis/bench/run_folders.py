@@ -8,21 +8,26 @@ from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
 from pluralis.bench.store import Result, Store
 from pluralis.checkpoint import Store as Checkpoints
 from pluralis.checkpoint import read_snapshot, write_file
 from pluralis.config import Recipe
 from pluralis.errors import CheckpointError, RecipeError
+from pluralis.runtime import Runtime, choose_device
 
 _GONE = ".gone-"  # before a name: what is left of a folder that was being removed
 _CODE = ".code"  # the code that trains in the folder
+_DEVICE = ".device"  # what it trains on, and how exactly
 _KEEP = ".keep"  # there where a bench asked for the folder, finished or not
 
 
-def begin(folder: Path, code: str, keep: bool) -> None:
-    """Say which code trains here, and whether the folder stays, before it does."""
+def begin(folder: Path, recipe: Recipe, code: str, keep: bool) -> None:
+    """Say which code trains here and on what, and whether the folder stays, before it does."""
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / _CODE, code.encode())
+    write_file(folder / _DEVICE, _computing(recipe).encode())
     if keep:
         write_file(folder / _KEEP, b"")
 
@@ -36,10 +41,13 @@ def is_kept(folder: Path) -> bool:
 def can_go_on(folder: Path, recipe: Recipe, code: str) -> bool:
     """Whether the same code trained here, on the same device and from the same weights, and all of it can be read."""
     same = ("device", "precision", "compile", "autotune", "deterministic", "record")
+    here = _computing(recipe)  # where there is no such device, the folder stays as it is
     try:
         begun = Recipe.load(folder / "recipe.toml")
         json.loads((folder / "data.json").read_bytes())
         if (folder / _CODE).read_bytes() != code.encode() or begun.model.weights != recipe.model.weights:
+            return False
+        if (folder / _DEVICE).read_bytes() != here.encode():
             return False
         if (folder / "model.json").exists():
             read_snapshot(folder / "model")
@@ -48,6 +56,13 @@ def can_go_on(folder: Path, recipe: Recipe, code: str) -> bool:
     except (OSError, ValueError, RecipeError, CheckpointError):
         return False
     return all(getattr(begun.run, key) == getattr(recipe.run, key) for key in same)
+
+
+def _computing(recipe: Recipe) -> str:
+    """The device and the precision that the recipe's words, such as auto, stand for on this machine."""
+    device = choose_device(recipe.run.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"{name}, {'bf16' if Runtime(device, recipe.run.precision).bf16 else 'fp32'}"
 
 
 def is_whole(result: Result, keep: bool) -> bool:

@@ -54,6 +54,9 @@ class Queue:
     store: Store
     limit: float = math.inf  # seconds, after which no run is begun
     say: Callable[[str], None] = print
+    stop_after: float = math.inf  # seconds, after which what runs is saved
+    begun: float = field(default_factory=time.monotonic)  # where these seconds begin
+    only_look: bool = False  # change nothing, not even what is damaged
     finished: dict[str, Result] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     made: int = 0  # by this bench
@@ -63,7 +66,7 @@ class Queue:
         self._running: dict[str, Running] = {}
         self._elsewhere: set[str] = set()
         self._change = threading.Condition()
-        self._start = time.monotonic()
+        self._took: list[float] = []  # seconds of the runs that were made here, from taking them to having the result
         self.benches = [Bench(plan, self.finished) for plan in self.plans]
         seen: set[str] = set()
         while new := [run for run in self.runs() if run.key not in seen]:  # what is found may decide what follows
@@ -72,8 +75,12 @@ class Queue:
                 self._look(run)
 
     def runs(self) -> list[Run]:
-        """Those of the first spec before those of the next; a folder that one of them needs is kept for all."""
+        """The first seed and draw of all specs before the next: half of the runs are whole seeds of every table.
+
+        A folder that one spec needs is kept for all.
+        """
         found = [run for bench in self.benches for run in bench.runs()]
+        found.sort(key=lambda run: run.order[:2])  # what is alike stays in the order of the specs and their rows
         kept = {run.key for run in found if run.keep}
         return [replace(run, keep=True) if run.key in kept and not run.keep else run for run in found]
 
@@ -84,7 +91,7 @@ class Queue:
     def take(self) -> Run | None:
         """The next run, as soon as there is one; None when there will be none."""
         with self._change:
-            while not self.stopped and time.monotonic() - self._start < self.limit:
+            while not self.stopped and time.monotonic() - self.begun < min(self.limit, self.stop_after):
                 left = self._open()
                 for run in left:
                     if self.store.is_running(run.key):
@@ -101,10 +108,11 @@ class Queue:
 
     def give_back(self, run: Run, answer: Answer) -> None:
         with self._change:
-            self._running.pop(run.key, None)
+            taken = self._running.pop(run.key, None)
             outcome = answer["outcome"]
             if outcome == "done" and self._look(run):
                 self.made += 1
+                self._took += [time.monotonic() - taken.since] if taken and not self.finished[run.key].failure else []
             elif outcome == "stopped":
                 self.stopped = True
             elif outcome not in ("elsewhere", "again"):
@@ -118,6 +126,10 @@ class Queue:
             if run.key in self._running:
                 self._running[run.key].epoch = f"{stage}epoch {answer['epoch']}/{answer['epochs']}"
 
+    def is_over(self) -> bool:
+        """Whether it is time to save what runs."""
+        return time.monotonic() - self.begun >= self.stop_after
+
     def stop(self) -> None:
         with self._change:
             self.stopped = True
@@ -127,7 +139,7 @@ class Queue:
         with self._change:
             left, failed = {run.key for run in self._open()}, self.failures.keys() | self.diverged().keys()
             undone = left | failed | self._running.keys()  # some have a result: they are made again for their folder
-            took = [result.seconds for result in self.finished.values() if not result.failure]
+            took = self._took or [result.seconds for result in self.finished.values() if not result.failure]
             return State(
                 done=len(({run.key for run in self.runs()} & self.finished.keys()) - undone),
                 failed=len(failed),
@@ -164,8 +176,11 @@ class Queue:
         """Whether there is a result; one that is damaged is made anew."""
         try:
             found = self.store.read(run)
-        except CheckpointError:
-            return self._look_again(run)
+        except CheckpointError as error:
+            if not self.only_look:
+                return self._look_again(run)
+            self.say(str(error))
+            return False
         if found is None or not is_whole(found, run.keep):
             return False
         self.finished[run.key] = found
@@ -208,7 +223,7 @@ def work_off(queue: Queue, workers: list[Worker], tick: Callable[[State], None],
         while any(thread.is_alive() for thread in threads):
             tick(queue.state(len(workers)))
             threads[0].join(0.1) if threads[0].is_alive() else time.sleep(0.1)
-            if stop.is_set() or broken:
+            if stop.is_set() or queue.is_over() or broken:
                 queue.stop()
                 for worker in workers:
                     worker.close()

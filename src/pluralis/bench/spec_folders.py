@@ -13,8 +13,11 @@ from pluralis.data.whole_file import whole_text
 from pluralis.errors import RecipeError
 
 _SPEC = ".spec"  # beside the tables: whose they are
+_SET = "set"  # in it: what the command line laid over the spec
+_SPEED = ("device", "workers", "decoded", "features", "save_seconds", "compile", "autotune", "record")
+_ELSEWHERE = ("data.images", "data.labels", *(f"run.{name}" for name in _SPEED))
 _TABLES = ("table.md", "table.tex", "table.csv", "table.html")
-_TAKEN = (*FOLDERS, *_TABLES, "index.html", "figures", "digits.safetensors", "digits.sha256")
+_TAKEN = (*FOLDERS, *_TABLES, "index.html", "figures", "decoded", "digits.safetensors", "digits.sha256")
 
 
 def table_folders(specs: Sequence[Spec], out: Path) -> list[str]:
@@ -30,17 +33,20 @@ def table_folders(specs: Sequence[Spec], out: Path) -> list[str]:
     return names
 
 
-def take_folders(specs: Sequence[Spec], names: Sequence[str], store: Store) -> list[str]:
-    """Make the folders, before any run, or refuse those that hold other tables; returns what the user should know."""
+def take_folders(specs: Sequence[Spec], names: Sequence[str], store: Store, settings: Sequence[str] = ()) -> list[str]:
+    """Make the folders, before any run, or refuse those that hold other tables; returns what the user should know.
+
+    `settings` lie over those of the specs: what was made with others is another table.
+    """
     folders = [store.out / name for name in names]
     with store.lock("tables", wait=True):  # another bench may do the same
         for spec, folder in zip(specs, folders, strict=True):
-            _refuse(spec, folder)
+            _refuse(spec, folder, settings)
         new = [folder for folder in folders if folder != store.out and not folder.exists()]
         for spec, folder in zip(specs, folders, strict=True):
             folder.mkdir(exist_ok=True)
             with whole_text(folder / _SPEC) as file:
-                json.dump(_identity(spec), file, indent=1)
+                json.dump({**_identity(spec), _SET: _deciding(settings)}, file, indent=1)
     if not new or not (store.out / _TABLES[0]).exists():
         return []
     return [f"{store.out / 'table.*'} stay as they are: new tables go to {', '.join(map(str, folders))}"]
@@ -51,12 +57,22 @@ def _identity(spec: Spec) -> dict[str, str]:
     return {"file": str(spec.file.resolve()), "sha256": content, "scale": spec.scale_name}
 
 
+def _deciding(settings: Sequence[str]) -> list[str]:
+    """Those that change figures: not where files lie, nor how fast a run is made. Of one key the last one counts."""
+    each = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in settings)}
+    if each.get("run.cache") != "features":
+        each.pop("run.cache", None)
+    return sorted(f"{key}={value}" for key, value in each.items() if key not in _ELSEWHERE)
+
+
 def _owner(folder: Path) -> dict[str, str] | None:
     """The identity of the spec whose tables lie in a folder; None where nobody said so."""
     file = folder / _SPEC
     try:
         found = json.loads(file.read_bytes())
-        return {key: str(found[key]) for key in ("file", "sha256", "scale")}
+        owner = {key: str(found[key]) for key in ("file", "sha256", "scale")}
+        before = found.get(_SET)  # older folders do not say it
+        return owner if before is None else {**owner, _SET: " ".join(before)}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -76,7 +92,7 @@ def _is_free(folder: Path, spec: Spec) -> bool:
     return owner is None or _is_same(owner, spec)
 
 
-def _refuse(spec: Spec, folder: Path) -> None:
+def _refuse(spec: Spec, folder: Path, settings: Sequence[str]) -> None:
     owner = _owner(folder)
     if owner is None:
         return
@@ -89,4 +105,11 @@ def _refuse(spec: Spec, folder: Path) -> None:
         raise RecipeError(
             f"{folder} holds the tables of this spec at the scale {owner['scale']}, not {spec.scale_name}: name another"
             " folder with --out"
+        )
+    mine = " ".join(_deciding(settings))
+    if owner.get(_SET, mine) != mine:
+        before = f"--set {owner[_SET]}" if owner[_SET] else "nothing set over it"
+        raise RecipeError(
+            f"{folder} holds the tables of this spec with {before}, not {f'--set {mine}' if mine else 'as it stands'}:"
+            " name another folder with --out"
         )

@@ -138,8 +138,14 @@ class Store:
 
 
 def placed(result: Result, run: Run) -> Result:
-    """A result at the place of a run: one training may stand in several."""
-    return replace(result, row=run.row, column=run.column, draw=run.draw, spec_row=run.spec_row, grid=run.grid)
+    """A result at the place of a run: one training may stand in several.
+
+    Its data lie where this command says: the run may have been made on another machine.
+    """
+    data = {key: getattr(run.recipe.data, key) for key in ("images", "labels", "test")}
+    recipe = {**result.recipe, "data": {**result.recipe["data"], **data}}
+    place = replace(result, row=run.row, column=run.column, draw=run.draw, spec_row=run.spec_row, grid=run.grid)
+    return replace(place, recipe=recipe)
 
 
 def _text(body: Any) -> str:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pluralis.bench.statistics import Difference, Summary, holm
 from pluralis.bench.table_model import DIGITS, Cell
 
 PARTS = ("difference", "low", "high", "p", "pairs")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two cells: their difference, the pairs of runs that it is made of, and those that it is to be made of."""
+
+    difference: Difference | None
+    pairs: int = 0
+    asked: int = 0
 
 
 def figure_cell(summary: Summary | None, asked: int = 0, digits: int = DIGITS) -> Cell:
@@ -21,17 +31,18 @@ def figure_cell(summary: Summary | None, asked: int = 0, digits: int = DIGITS) -
     return Cell(f"{summary.mean:.{digits}f}{spread}{note}".replace("-", "−"), numbers=numbers, whole=not few)
 
 
-def difference_cells(found: list[Difference | None]) -> list[Cell]:
+def difference_cells(found: list[Compared]) -> list[Cell]:
     """Those of one column, whose p values are corrected together."""
-    corrected = iter(holm([one.p for one in found if one is not None and one.p is not None]))
+    corrected = iter(holm([p for one in found if one.difference and (p := one.difference.p) is not None]))
     return [_difference(one, corrected) for one in found]
 
 
-def difference_notes(found: dict[str, list[Difference | None]]) -> list[str]:
+def difference_notes(found: dict[str, list[Compared]]) -> list[str]:
     """What must be said of differences, which are given by the title of their column."""
     notes = []
-    known = [one for column in found.values() for one in column if one is not None]
-    tests = {title: sum(one is not None and one.p is not None for one in column) for title, column in found.items()}
+    each = {title: [one.difference for one in column if one.difference] for title, column in found.items()}
+    known = [one for column in each.values() for one in column]
+    tests = {title: sum(one.p is not None for one in column) for title, column in each.items()}
     if any(tests.values()):
         notes.append("In brackets: its 95 % confidence interval (Student's t), not corrected for several comparisons.")
         if len(set(tests.values())) == 1:
@@ -51,15 +62,19 @@ def difference_notes(found: dict[str, list[Difference | None]]) -> list[str]:
     return notes
 
 
-def _difference(one: Difference | None, corrected: Iterator[float]) -> Cell:
+def _difference(compared: Compared, corrected: Iterator[float]) -> Cell:
+    one, few = compared.difference, compared.pairs < compared.asked
     if one is None:
         return Cell()
+    counted = f"{compared.pairs} of {compared.asked} pairs"
     if one.low is None or one.high is None or one.p is None:
-        why = "1 pair" if one.count == 1 else "no spread"
-        return Cell(f"{_signed(one.mean)} ({why})", numbers=(one.mean, None, None, None, one.count))
+        why = ["no spread"] if one.count > 1 else [] if few else ["1 pair"]
+        said = ", ".join([*why, *([counted] if few else [])])
+        return Cell(f"{_signed(one.mean)} ({said})", numbers=(one.mean, None, None, None, one.count), whole=not few)
     p = next(corrected)
     text = f"{_signed(one.mean)} [{_signed(one.low)}, {_signed(one.high)}], {_chance(p)}"
-    return Cell(text, numbers=(one.mean, one.low, one.high, p, one.count))
+    text += f" ({counted})" if few else ""
+    return Cell(text, numbers=(one.mean, one.low, one.high, p, one.count), whole=not few)
 
 
 def _signed(value: float) -> str:

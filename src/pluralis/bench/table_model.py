@@ -16,6 +16,7 @@ class Cell:
     mark: str = ""  # best | second
     numbers: tuple[float | None, ...] = ()
     whole: bool = True  # one of fewer runs than were asked for takes no part in the ranking
+    open: bool = False  # runs are still to come: nothing in its column is ranked yet
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,13 @@ def filled(lines: list[Line]) -> list[Line]:
 
 
 def ranked(lines: list[Line]) -> list[Line]:
-    """The lines with the best and the second best of each column marked; those that read the same share a rank."""
+    """The lines with the best and the second best of each column marked; those that read the same share a rank.
+
+    What is best is not known before the runs of all rows are there, apart from those that take no part.
+    """
     for place in range(len(lines[0].cells) if lines else 0):
+        if any(line.cells[place].open and not line.bound for line in lines):
+            continue
         shown = sorted({_rounded(line.cells[place]) for line in lines if _competes(line, place)}, reverse=True)
         if len(shown) < 2:  # nothing is better than something else
             continue

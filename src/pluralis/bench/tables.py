@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 from pluralis.bench.names import shown_name
 from pluralis.bench.runs import Run
 from pluralis.bench.spec import Column, Published, Row, Spec
-from pluralis.bench.statistics import Difference, Summary, paired_difference, summarise
+from pluralis.bench.statistics import Summary, paired_difference, summarise
 from pluralis.bench.store import Result
-from pluralis.bench.table_cells import PARTS, difference_cells, difference_notes, figure_cell
+from pluralis.bench.table_cells import PARTS, Compared, difference_cells, difference_notes, figure_cell
 from pluralis.bench.table_model import Cell, Head, Line, Table, filled, ranked
+from pluralis.bench.table_notes import missing_notes, origin_notes
 
 
-def make_tables(spec: Spec, runs: list[Run], results: list[Result], without_data: list[str]) -> list[Table]:
+def make_tables(
+    spec: Spec,
+    runs: list[Run],
+    results: list[Result],
+    without_data: list[str],
+    failed: Collection[str] = (),
+    settings: Sequence[str] = (),
+) -> list[Table]:
     """A table for each metric, one of differences to the baseline beside it, and what else the spec asks for.
 
-    `runs` are all that the table is to hold, and `results` those that are there.
+    `runs` are all that the table is to hold, `results` those that are there, and `failed` the keys of those that were
+    tried in vain. `settings` lie over those of the spec.
     """
-    table = _Tables(replace(spec, columns=spec.shown_columns()), runs, results, without_data)
+    notes = [*origin_notes(spec, settings, [result for result in results if not result.failure])]
+    notes += missing_notes(runs, results, failed, without_data)
+    table = _Tables(replace(spec, columns=spec.shown_columns()), runs, results, failed, notes)
     found: list[Table] = []
     for metric in (spec.metric, *spec.also):
         found.append(table.figures(metric))
@@ -35,8 +45,10 @@ def make_tables(spec: Spec, runs: list[Run], results: list[Result], without_data
 
 
 class _Tables:
-    def __init__(self, spec: Spec, runs: list[Run], results: list[Result], without_data: list[str]) -> None:
-        self.spec, self.runs, self.without_data = spec, runs, without_data
+    def __init__(
+        self, spec: Spec, runs: list[Run], results: list[Result], failed: Collection[str], notes: list[str]
+    ) -> None:
+        self.spec, self.runs, self.failed, self.notes = spec, runs, failed, notes
         self.results = [result for result in results if not result.failure]
         self.diverged = [result for result in results if result.failure]
 
@@ -51,17 +63,17 @@ class _Tables:
         theirs = [self._printed_head(table, column, metric) for table, column in self._printed(metric)]
         shown = [table for table, _ in self._printed(metric)]
         sources = [f"[{n}] {table.source}" for n, table in enumerate(self.spec.published, 1) if table in shown]
-        notes = [*(self._notes() if metric == self.spec.metric else []), *sources]
+        notes = [*(self.notes if metric == self.spec.metric else []), *sources]
         return Table(f"{self.spec.title}: {metric}", [*ours, *theirs], ranked(filled(lines)), notes)
 
     def differences(self, metric: str) -> Table:
         """Each row less the baseline, pair by pair."""
         rows = [(row, name) for row, name in self._lines() if name != self.spec.baseline]
-        found: dict[str, list[Difference | None]] = {}
+        found: dict[str, list[Compared]] = {}
         for column in self.spec.columns:
-            base = self._values(self.spec.baseline, column.name, metric)
-            pairs = [paired_difference(self._values(name, column.name, metric), base) for _, name in rows]
-            found[self._title(column, metric)] = pairs
+            base = (self.spec.baseline, column.name)
+            each = [self._compare((name, column.name), base, metric) for _, name in rows]
+            found[self._title(column, metric)] = each
         title = f"{self.spec.title}: difference to {self.spec.baseline} in {metric}"
         note = "Mean over pairs of runs with the same seed and the same draw of the labels."
         return _compared(title, rows, found, note)
@@ -69,14 +81,16 @@ class _Tables:
     def between_rules(self, metric: str, columns: list[str]) -> Table:
         """What each selection rule gives more or less than the first one, row by row."""
         first, *others = self.spec.selections
-        rows, found = list(self._lines()), dict[str, list[Difference | None]]()
+        rows, found = list(self._lines()), dict[str, list[Compared]]()
         for column, rule in product(columns, others):
-
-            def values(line: str, rule: str, column: str = column) -> dict[tuple[int, int], float]:
-                return self._values(line, shown_name(column, rule), metric)
-
-            found[shown_name(column, rule)] = [paired_difference(values(n, rule), values(n, first)) for _, n in rows]
-        note = "The same training runs, seen by each rule: pairs have the seed and the draw of the labels in common."
+            here, base = shown_name(column, rule), shown_name(column, first)
+            found[here] = [self._compare((name, here), (name, base), metric) for _, name in rows]
+        chosen = [row.name for row in self.spec.rows if row.grid and row.choose == "validation"]
+        note = "Pairs have the seed and the draw of the labels in common"
+        if chosen:
+            note += f"; each rule chooses the settings of {', '.join(chosen)} too, so that these may be other runs."
+        else:
+            note += ", and are the same training run, seen by each rule."
         return _compared(f"{self.spec.title}: difference to the rule {first} in {metric}", rows, found, note)
 
     def thresholds(self, column: Column) -> Table:
@@ -84,11 +98,12 @@ class _Tables:
         heads = [Head(title, ("mean", "sd", "runs")) for title in (*_THRESHOLDS, _ERROR, *_COUNTS)]
         lines = []
         for row, name in self._lines():
-            found = self._of(name, column.name)
+            found, asked = self._of(name, column.name), self._asked(name, column.name)
 
-            def cell(key: str, less: str = "", found: list[Result] = found) -> Cell:
+            def cell(key: str, less: str = "", found: list[Result] = found, asked: int = len(asked)) -> Cell:
                 pairs = [(result.test.get(key), result.test.get(less) if less else 0.0) for result in found]
-                return figure_cell(summarise([value - base for value, base in pairs if None not in (value, base)]))  # type: ignore[operator]
+                known = [value - base for value, base in pairs if value is not None and base is not None]
+                return figure_cell(summarise(known), asked)
 
             cells = [cell(key) for key in _THRESHOLDS.values()]
             cells += [cell("expected CF1", "observed CF1"), *(cell(key) for key in _COUNTS.values())]
@@ -105,8 +120,11 @@ class _Tables:
         heads = [Head(self._title(column, "seconds"), ("mean", "sd", "runs")) for column in self.spec.columns]
         lines = []
         for row, name in self._lines():
-            each = [summarise([r.seconds for r in self._of(name, column.name)]) for column in self.spec.columns]
-            lines.append(Line(name, [figure_cell(one, digits=1) for one in each], row.group))
+            cells = []
+            for column in self.spec.columns:
+                found = summarise([result.seconds for result in self._of(name, column.name)])
+                cells.append(figure_cell(found, len(self._asked(name, column.name)), digits=1))
+            lines.append(Line(name, cells, row.group))
         devices = sorted({result.device for result in self.results})
         return Table(f"{self.spec.title}: seconds of training", heads, filled(lines), [f"On {', '.join(devices)}."])
 
@@ -129,16 +147,32 @@ class _Tables:
         found = {(result.draw, result.seed): result.test.get(metric) for result in self._of(line, column)}
         return {place: value for place, value in found.items() if value is not None}
 
+    def _asked(self, line: str, column: str) -> dict[str, tuple[int, int]]:
+        """Draw and seed of the runs that are to stand in a cell, by their keys."""
+        here = [run for run in self.runs if (run.row, run.column) == (line, column) and not run.trial]
+        return {run.key: (run.draw, run.seed) for run in here}
+
+    def _compare(self, one: tuple[str, str], other: tuple[str, str], metric: str) -> Compared:
+        """Two cells, each by its line and column."""
+        values, base = self._values(*one, metric), self._values(*other, metric)
+        asked = {*self._asked(*one).values()} & {*self._asked(*other).values()}
+        return Compared(paired_difference(values, base), len(values.keys() & base.keys()), len(asked))
+
     def _cell(self, row: Row, line: str, column: Column, metric: str) -> Cell:
-        here = [run for run in self.runs if (run.row, run.column) == (line, column.name)]
-        asked = sum(not run.trial for run in here)
-        summary = summarise(list(self._values(line, column.name, metric).values()))
-        if summary is not None and asked:
-            return figure_cell(summary, asked)
+        place = (line, column.name)
+        here = [run for run in self.runs if (run.row, run.column) == place]
+        asked, found = self._asked(*place), self._of(*place)
         if not asked:
-            return Cell("not chosen yet" if here else "")
-        diverged = any((result.row, result.column) == (line, column.name) for result in self.diverged)
-        return Cell("not measured" if self._of(line, column.name) else "diverged" if diverged else "not run yet")
+            return Cell("not chosen yet", open=True) if here else Cell()
+        diverged = sum((result.row, result.column) == place for result in self.diverged)
+        missing = len(found) + diverged < len(asked)
+        summary = summarise(list(self._values(*place, metric).values()))
+        if summary is not None:
+            return replace(figure_cell(summary, len(asked)), open=missing)
+        if found:
+            return Cell("not measured", open=missing)
+        failed = any(key in self.failed for key in asked)
+        return Cell("failed" if failed else "diverged" if diverged else "not run yet", open=missing)
 
     def _printed(self, metric: str) -> list[tuple[Published, str]]:
         """Published columns: of every data set that a source has, also one that nothing is run on here."""
@@ -161,30 +195,6 @@ class _Tables:
     def _title(self, column: Column, metric: str) -> str:
         return column.name or metric
 
-    def _notes(self) -> list[str]:
-        """What a reader must know about our numbers."""
-        spec, results = self.spec, self.results
-        notes = [spec.about] if spec.about else []
-        if spec.scale_name != "full":
-            notes.append(f"Scale: {spec.scale_name}.")
-        bounds = [row.name for row in spec.rows if row.bound]
-        aside = f"; left aside: {', '.join(bounds)}" if bounds else ""
-        notes.append(f"Ours: mean ± standard deviation over runs. Best in bold, second best underlined{aside}.")
-        if results:
-            seeds, draws = (sorted({getattr(r, name) for r in results}) for name in ("seed", "draw"))
-            nets = _unique(results, lambda r: f"{r.recipe['model']['backbone']}, {r.recipe['data']['size']} px")
-            notes.append(f"Seeds {_list(seeds)}; draws of the labels {_list(draws)}; {'; '.join(nets)}.")
-            notes.append(f"Weights chosen by: {'; '.join(_unique(results, lambda r: r.rule))}.")
-        for row in spec.rows:
-            if row.grid and row.choose == "validation":
-                chosen = _unique([r for r in results if r.spec_row == row.name], _choice)
-                notes += [f"{row.name}: chosen by the score of held-out rows: {text}." for text in chosen]
-        lost = Counter(", ".join(filter(None, (r.row, r.column))) for r in self.diverged)
-        notes += [f"{place}: {count} of the runs diverged." for place, count in lost.items()]
-        if self.without_data:
-            notes.append(f"Not run, since no images were named: {', '.join(self.without_data)}.")
-        return notes
-
 
 _THRESHOLDS = {
     "CF1 at 0.5": "raw CF1",
@@ -197,21 +207,8 @@ _ERROR = "error of it"
 _COUNTS = {"labels a row, expected": "labels expected", "true": "labels true"}
 
 
-def _compared(title: str, rows: list[tuple[Row, str]], found: dict[str, list[Difference | None]], note: str) -> Table:
+def _compared(title: str, rows: list[tuple[Row, str]], found: dict[str, list[Compared]], note: str) -> Table:
     """A table of differences, which are given by the title of their column."""
     columns = [difference_cells(column) for column in found.values()]
     lines = [Line(name, [cells[n] for cells in columns], row.group) for n, (row, name) in enumerate(rows)]
     return Table(title, [Head(head, PARTS) for head in found], filled(lines), [note, *difference_notes(found)])
-
-
-def _choice(result: Result) -> str:
-    where = f" ({result.column})" if result.column else ""
-    return ", ".join(f"{key} = {value}" for key, value in result.grid.items()) + where
-
-
-def _unique(results: list[Result], text: Callable[[Result], str]) -> list[str]:
-    return list(dict.fromkeys(text(result) for result in results))
-
-
-def _list(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -36,10 +36,14 @@ def carry_out(values: dict[str, Any], stop: Callable[[], bool], tell: Callable[[
             print(json.dumps(figures), flush=True)
             tell({"epoch": clock.epoch, "epochs": clock.epochs, "stage": clock.stage})
 
+    def decoding(done: int, total: int) -> None:
+        if stop():
+            raise Interrupted("stopped while decoding images")
+
     with _output_to(Store(job.out).log(job.run.key)):
         print(f"{job.run.label}, process {os.getpid()}", flush=True)
         try:
-            return {"outcome": perform(job, Hooks(report=report, say=print, should_stop=stop))}
+            return {"outcome": perform(job, Hooks(report, decoding, print, stop))}
         except Interrupted:
             return {"outcome": "stopped"}
         except Exception as error:  # the other runs need not care

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from pluralis.data.image_paths import ImagePaths
 from pluralis.errors import DataError
 from pluralis.labels import Labels
+
+_LOOKED_AT = 10_000  # missing files, to see whether they are there under another name
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +100,40 @@ def require_files(images: Sequence[Path]) -> None:
         more = ", …" if len(missing.files) > 3 else ""
         slashes = any("\\" in os.path.basename(file) for file in missing.files)
         check = "write / instead of \\ between folders" if slashes else "check the image folder"
+        told = f"{missing.where}: {len(missing.files)} of the listed images are missing: {named}{more}"
+        alike = _spelt_otherwise(missing.files)
+        if alike:  # to leave them out would lose what is there
+            raise DataError(f"{told}; {alike}")
         raise DataError(
-            f"{missing.where}: {len(missing.files)} of the listed images are missing: {named}{more}; {check}, or take "
-            "the entries out: `pluralis data check` lists all of them, and `pluralis data convert` leaves them out "
-            "(--leave-out LIST)"
+            f"{told}; {check}, or take the entries out: `pluralis data check` lists all of them, and `pluralis data "
+            "convert` leaves them out (--leave-out LIST)"
         )
+
+
+def _spelt_otherwise(files: Sequence[str]) -> str:
+    """What to do about files that are there under a name that looks the same, or differs in upper and lower case."""
+    listed: dict[str, dict[str, str]] = {}
+    twins = ((file, _twin(file, listed)) for file in files[:_LOOKED_AT])
+    found = [(file, twin) for file, twin in twins if twin != file and os.path.isfile(twin)]
+    if not found:
+        return ""
+    file, twin = found[0]
+    same = unicodedata.normalize("NFC", file) == unicodedata.normalize("NFC", twin)
+    differ = "how umlauts and accents are written, in one sign or in two" if same else "upper and lower case"
+    return f"{len(found)} of them are there, such as {twin!r}: the names differ in {differ}; write both alike"
+
+
+def _twin(path: str, listed: dict[str, dict[str, str]]) -> str:
+    """What is there under this name or one that is spelt otherwise; "" where nothing is. Folders are listed once."""
+    if os.path.exists(path):
+        return path
+    parent, name = os.path.split(path)
+    folder = _twin(parent, listed) if name else ""
+    if folder not in listed:
+        entries = os.listdir(folder) if os.path.isdir(folder) and os.access(folder, os.R_OK) else []
+        listed[folder] = {_alike(entry): os.path.join(folder, entry) for entry in entries}
+    return listed[folder].get(_alike(name), "")
+
+
+def _alike(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

@@ -12,6 +12,15 @@ _OTHERS = {".heic", ".heif", ".hif", ".avif", ".jp2", ".j2k", ".jxl", ".ppm", ".
 _OTHERS |= {".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw"}
 
 
+def is_other(name: str) -> bool:
+    """Whether a file is, by its ending, a picture of a kind that is not decoded.
+
+    >>> is_other("a.HEIC"), is_other("a.jpg")
+    (True, False)
+    """
+    return os.path.splitext(name)[1].lower() in _OTHERS
+
+
 def is_image(name: str) -> bool:
     """Whether a file is an image by its ending; DataError where it is a picture of a kind that is not decoded.
 
@@ -19,7 +28,7 @@ def is_image(name: str) -> bool:
     (True, False)
     """
     ending = os.path.splitext(name)[1].lower()
-    if ending in _OTHERS:
+    if is_other(name):
         raise DataError(
             f"{shown(name)}: pictures of the kind {ending} are not decoded; convert it to PNG or JPEG, or take it out"
         )

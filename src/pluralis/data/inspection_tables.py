@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from pluralis.data.image_endings import ENDINGS
+from pluralis.data.image_paths import ImagePaths
+from pluralis.data.images import ImageFiles
 from pluralis.data.inspection import HintFacts, Inspection
+from pluralis.data.loader import Images
 from pluralis.errors import visible
 
 
@@ -25,6 +30,20 @@ def row_lines(found: Inspection) -> Iterator[str]:
     yield f"different rows of labels {found.patterns:,}; images whose labels another image has too {found.repeated:,}"
     if found.hints is not None:
         yield hint_line(found.hints)
+
+
+def unlisted_line(images: Images, folder: str) -> str:
+    """How many pictures lie in the folder that no label file lists; nothing where there are none."""
+    if not isinstance(images, ImageFiles) or not os.path.isdir(folder):
+        return ""
+    listed = {os.path.realpath(path) for path in ImagePaths.of(images.paths).texts()}
+    names = (os.path.join(at, name) for at, _, files in os.walk(folder) for name in files if _is_picture(name))
+    count = sum(os.path.realpath(name) not in listed for name in names)
+    return f"{count:,} image files in the folder are not listed (`pluralis predict` tags them)" if count else ""
+
+
+def _is_picture(name: str) -> bool:
+    return not name.startswith("._") and name.lower().endswith(ENDINGS)
 
 
 def hint_line(hints: HintFacts) -> str:

@@ -59,9 +59,23 @@ class Images(Protocol):
 
 
 class TensorImages:
-    """Pictures [N, 3, H, W] uint8, or feature vectors [N, D], that are in memory already."""
+    """Pictures [N, 3, H, W] uint8, or feature vectors [N, D], that are in memory already.
+
+    >>> images = TensorImages(torch.zeros(5, 3, 32, 48, dtype=torch.uint8))
+    >>> len(images), images.sides(0)
+    (5, (48, 32))
+    """
 
     def __init__(self, pixels: Tensor) -> None:
+        if not isinstance(pixels, Tensor):
+            raise DataError(f"TensorImages takes a tensor, not {type(pixels).__name__}: use torch.as_tensor(images)")
+        shape = tuple(pixels.shape)
+        if len(shape) != 2 and (len(shape) != 4 or shape[1] != 3):
+            turned = len(shape) == 4 and shape[3] == 3
+            hint = ": colours come before height and width, use permute(0, 3, 1, 2)" if turned else ""
+            raise DataError(f"TensorImages takes pictures [N, 3, H, W] or features [N, D], not {shape}{hint}")
+        if len(shape) == 4 and pixels.dtype != torch.uint8 and not pixels.is_floating_point():
+            raise DataError(f"TensorImages takes pictures of uint8, not {pixels.dtype}: use images.to(torch.uint8)")
         self.pixels = pixels
 
     def __len__(self) -> int:
@@ -90,6 +104,11 @@ class Loader:
     `cache` is where decoded squares are kept: "none", "ram", "device", or "disk", which takes no memory. `keep_in` is
     the folder of those on disk; with it "ram" and "device" leave theirs there too, for the next run. `say` gets the
     lines about damaged files; without, they are warnings.
+
+    >>> images = TensorImages(torch.zeros(5, 3, 32, 32, dtype=torch.uint8))
+    >>> data = Loader(images, Labels.from_lists([[0], [1], [1], [0], [1]], ["cat", "dog"]), size=32)
+    >>> len(data), data.steps(batch_size=2)
+    (5, 2)
     """
 
     def __init__(
@@ -106,6 +125,7 @@ class Loader:
         progress: Progress | None = None,
         say: Callable[[str], None] = warnings.warn,
     ) -> None:
+        _check_parts(images, labels)
         if len(images) != len(labels):
             raise DataError(f"there are {len(images)} images but labels for {len(labels)} rows")
         if len(images) == 0:
@@ -246,6 +266,17 @@ class Loader:
             done += len(squares)
             if progress is not None:
                 progress(done, len(self))
+
+
+def _check_parts(images: object, labels: object) -> None:
+    if not all(hasattr(images, name) for name in ("__len__", "decode", "name")):
+        raise DataError(
+            f"Loader: images is an object of {type(images).__name__}, which decodes no pictures: give"
+            " TensorImages(images) of a tensor [N, 3, H, W], pluralis.data.images.ImageFiles(paths), or an object"
+            " with the methods of pluralis.data.loader.Images"
+        )
+    if not isinstance(labels, Labels):
+        raise DataError(f"Loader: labels is an object of {type(labels).__name__}; give Labels.from_dense(labels)")
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

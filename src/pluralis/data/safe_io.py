@@ -136,6 +136,7 @@ def _opened(path: str | Path, max_pixels: int, content: bytes | None) -> Iterato
         words = " ".join(str(error).split())[:200]
         raise DataError(
             f"image {shown(str(path))} does not decode: {type(error).__name__}: {words}; replace it or leave it out"
+            " (`pluralis data check` lists all that do not open, for --leave-out)"
         ) from None
 
 

@@ -51,6 +51,14 @@ class Split:
     test: Source | None
     truth: Labels | None = None  # of the training rows, where the recipe's protocol hid labels: for reports alone
     held_labels: tuple[Labels, Labels] | None = None  # of the held-out rows: those that are shown, and all
+    dropped: int = 0  # rows without a label, which data.unlabelled = "drop" left out
+
+    def counts(self) -> str:
+        """How many images there are of what, in words."""
+        held, test = (0 if source is None else len(source.labels) for source in (self.held, self.test))
+        more = f", {held:,} held out" * bool(held) + f", {test:,} to test" * bool(test)
+        left = f"; {self.dropped:,} without a label left out" * bool(self.dropped)
+        return f"{len(self.train.labels):,} images to train on{more}, {len(self.train.labels.classes):,} classes{left}"
 
     def fingerprint(self) -> str:
         """Changes with classes, names, labels and sizes of the images that are used; not with where they lie."""
@@ -114,7 +122,10 @@ def _place(part: DataPart) -> tuple[Path, dict[str, Any]]:
     path = Path(part.images)
     reader = inspect.signature(FORMATS[part.format].read).parameters if part.format in FORMATS else {}
     if "images" in reader and reader["images"].default is inspect.Parameter.empty and not part.labels:
-        raise DataError("no labels: name the label file (--labels FILE, or data.labels in the recipe)")
+        raise DataError(
+            "no labels: name the label file (--labels FILE, or data.labels in the recipe), or, where each class has a"
+            " folder of its images, say --format imagefolder"
+        )
     if part.labels and reader and "images" not in reader:
         raise DataError(
             f"format {part.format!r} has no label file, so {part.labels} would not be read: leave out --labels"
@@ -150,13 +161,14 @@ def load_split(part: DataPart, select: SelectPart, say: Say = warnings.warn) -> 
         truth = truth and truth.select(_labelled_rows(train))
         train = train.select(_labelled_rows(train))
         if held is not None and both is not None:
-            left = _labelled_rows(held)
-            held, both = held.select(left), (both[0].select(left), both[1].select(left))
+            some = _labelled_rows(held)
+            held, both = held.select(some), (both[0].select(some), both[1].select(some))
     test = load_source(other_data(without_hints(part), {"test": {}, **part.test}), say) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
         _refuse_overlap(source, test)
-    return Split(train, held, test, truth, both)
+    left = len(train.labels) + (0 if held is None else len(held.labels))
+    return Split(train, held, test, truth, both, len(shown) - left)
 
 
 def apply_protocol(labels: Labels, part: DataPart) -> Labels:
@@ -248,5 +260,5 @@ def _refuse_unlabelled(source: Source) -> None:
         names = ", ".join(source.images.name(int(row)) for row in empty[:3])
         raise DataError(
             f"{len(empty)} images have no label at all, such as {names}: label them, or say what they mean with"
-            ' data.unlabelled = "drop" (leave them out) or "keep" (all their labels are unknown)'
+            " --set data.unlabelled=drop (leave them out) or =keep (all their labels are unknown)"
         )

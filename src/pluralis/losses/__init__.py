@@ -82,8 +82,8 @@ def create_loss(name: str, **params: Any) -> Loss:
     >>> create_loss("em", alpha=0.1)
     EM(alpha=0.1)
     """
-    if name not in LOSSES:
-        raise RecipeError(f"loss: unknown name {name!r}; {nearest(name, list(LOSSES))}")
+    if not isinstance(name, str) or name not in LOSSES:
+        raise RecipeError(f"loss: unknown name {name!r}; {nearest(str(name), list(LOSSES))}")
     known = list(parameters(LOSSES[name]))
     for param in params:
         if param not in known:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from pluralis.inputs import Matrix, as_labels
 from pluralis.labels import Labels
 
 VARIANTS = ("paper", "released")
@@ -19,17 +20,25 @@ class Loss(nn.Module):
     `paper` is where the formula comes from. `start_bias` is the bias of the head that suits the loss at the start:
     "zero" (p = 1/2) or "log-odds" (p = the share of written labels). `batch_coupled` says that the value of an entry
     depends on other entries of the batch, so that gradients of parts of a batch do not add up to those of the whole.
+    On a CPU labels with other values are refused; a GPU, which would have to be waited for, takes their signs.
     """
 
     paper: ClassVar[str]
     start_bias: ClassVar[str] = "zero"
-    batch_coupled: ClassVar[bool] = False
+    batch_coupled: bool = False
 
     def __init__(self) -> None:  # so that the signature of a loss shows its own parameters and nothing else
         super().__init__()
 
-    def start(self, labels: Labels) -> None:
-        """What a loss takes from the training labels before the first step, such as class priors."""
+    def start(self, labels: Matrix) -> None:
+        """Take from all training labels, `Labels` or [N, C], what is needed before the first step, as class priors are.
+
+        Many losses need nothing: for them this does nothing. Parameters stay the same objects.
+        """
+        self._start(as_labels(labels))
+
+    def _start(self, labels: Labels) -> None:
+        """What `start` does."""
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         raise NotImplementedError

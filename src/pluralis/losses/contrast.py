@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pluralis.errors import LabelError
 from pluralis.losses.base import VARIANTS
 from pluralis.losses.fused import contrast_fits, contrast_rows, fusible, unit_contrast
+from pluralis.losses.pointwise import only_once
 from pluralis.params import choice
 
 _NEVER = -1e30  # a similarity that takes no part in a sum of exponentials; −inf would give NaN where all are left out
@@ -27,26 +27,31 @@ def label_contrast(
     temperature: float = 0.5,
     entries: int | None = None,
     variant: str = "paper",
+    twins: Tensor | None = None,
 ) -> Tensor:
     """The label-aware global consistency loss, over the embeddings that are taken as positive.
 
         L = −(1/B) Σ_k Σ_{k'∈P(k)} log [ exp(z_k·z_k'/τ) / Σ_{t∈N(k)} exp(z_k·z_t/τ) ]
 
-    k runs over the anchors, k' and t over the anchors and the queue: P(k) = those of k's class except k itself, N(k) =
-    those of other classes. Xie et al., NeurIPS 2022, Eqs. 5-7; an embedding whose label is not taken as positive has
-    no connection there, so it is never given here, and no matrix is larger than A × (A + K). B is `entries`, the
-    number of embeddings of the batch whether or not they are given (default: A). An anchor without any N(k), for which
-    the fraction is undefined, is left out. `variant="released"`: the denominator runs over all except k, the terms are
-    averaged over P(k) and over the anchors that have any (Khosla et al., Supervised Contrastive Learning, 2020).
+    k runs over the anchors, k' and t over the anchors and the queue: P(k) = those of k's class, N(k) = those of other
+    classes. Where k' = k, the twin of k stands for z_k', an embedding of the same label of the same image by another
+    view; without `twins` that term is left out. Xie et al., NeurIPS 2022, Eqs. 5-7; an embedding whose label is not
+    taken as positive has no connection there, so it is never given here, and no matrix is larger than A × (A + K). B is
+    `entries`, the number of embeddings of the batch whether or not they are given (default: A). An anchor without any
+    N(k), for which the fraction is undefined, is left out.
+    `variant="released"`: without twins; the denominator runs over all except k, the terms are averaged over P(k) and
+    over the anchors that have any (Khosla et al., Supervised Contrastive Learning, 2020).
 
-    anchors: x [A, d], of which z = x/‖x‖ is made here; classes: [A]; queue: [K, d], of length 1 each, without gradient;
-    queue_classes: [K]. Class −1 marks what takes no part. Returns a scalar, which is 0 but part of the graph where
-    there is nothing to contrast.
+    anchors: x [A, d], of which z = x/‖x‖ is made here, and twins [A, d] likewise; classes: [A]; queue: [K, d], of
+    length 1 each, without gradient; queue_classes: [K]. Class −1 marks what takes no part. Returns a scalar, which is 0
+    but part of the graph where there is nothing to contrast.
 
     >>> x = 3 * torch.eye(2)[[0, 0, 1]]
     >>> nothing = torch.empty(0, 2), torch.empty(0, dtype=torch.long)
     >>> label_contrast(x, torch.tensor([0, 0, 1]), *nothing, temperature=1.0)        # −(2/3) log(e¹ / e⁰)
     tensor(-0.6667)
+    >>> label_contrast(x, torch.tensor([0, 0, 1]), *nothing, 1.0, twins=x)           # log(e¹ / 2e⁰) for the third
+    tensor(-1.4356)
     """
     if len(anchors) != len(classes) or len(queue) != len(queue_classes):
         raise LabelError(
@@ -58,14 +63,21 @@ def label_contrast(
             f"contrast: anchors have shape {tuple(anchors.shape)} and queued embeddings {tuple(queue.shape)}; give "
             "rows of one length"
         )
+    if twins is not None and twins.shape != anchors.shape:
+        raise LabelError(
+            f"contrast: anchors have shape {tuple(anchors.shape)} and their twins {tuple(twins.shape)}; give one twin "
+            "for each"
+        )
     released = choice("contrast", "variant", variant, VARIANTS) == "released"
+    if released and twins is not None:
+        raise LabelError("contrast: the released variant has no twins; give the other view's embeddings as anchors too")
     dtype = torch.promote_types(anchors.dtype, torch.float32)
     if not len(anchors):
-        return anchors.to(dtype).sum()
+        return (anchors if twins is None else anchors + twins).to(dtype).sum()
     scale = None if released else 1 / max(len(anchors) if entries is None else entries, 1)
-    x, queue = anchors.to(dtype), queue.detach().to(dtype)
+    x, queue, other = anchors.to(dtype), queue.detach().to(dtype), None if twins is None else twins.to(dtype)
     with torch.autocast(x.device.type, enabled=False) if torch.is_autocast_enabled(x.device.type) else nullcontext():
-        total: Tensor = _Contrast.apply(x, classes.long(), queue, queue_classes.long(), temperature, scale)
+        total: Tensor = _Contrast.apply(x, other, classes.long(), queue, queue_classes.long(), temperature, scale)
     return total
 
 
@@ -77,39 +89,69 @@ class _Contrast(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
+        ctx: Any,
+        x: Tensor,
+        twins: Tensor | None,
+        classes: Tensor,
+        queue: Tensor,
+        queue_classes: Tensor,
+        tau: float,
+        scale: float | None,
     ) -> Tensor:
         contrast = unit_contrast if contrast_fits(x, queue) else by_matrices
-        value, slope = contrast(x, classes, queue, queue_classes, tau, scale)
+        value, slope = contrast(x, twins, classes, queue, queue_classes, tau, scale)
         ctx.save_for_backward(slope)
+        ctx.anchors = len(x)
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
         (slope,) = ctx.saved_tensors
-        return slope * grad, None, None, None, None, None
+        along = slope * grad
+        twins = along[ctx.anchors :] if len(along) > ctx.anchors else None
+        return along[: ctx.anchors], twins, None, None, None, None, None
 
 
 def by_matrices(
-    x: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
+    x: Tensor,
+    twins: Tensor | None,
+    classes: Tensor,
+    queue: Tensor,
+    queue_classes: Tensor,
+    tau: float,
+    scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """The value, and its derivative by x."""
-    length = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    """The value, and its derivative by x and, below that, by the twins."""
+    both = x if twins is None else torch.cat([x, twins])
+    length = torch.linalg.vector_norm(both, dim=1, keepdim=True)
     short = length < _EPS
-    z = x / length.clamp_(min=_EPS)
+    units = both / length.clamp_(min=_EPS)
+    z, other = units[: len(x)], units[len(x) :]
     every = torch.cat([z, queue])
     similar = torch.addmm(z.new_empty(()), z, every.T, beta=0, alpha=1 / tau)
+    if twins is not None:
+        torch.sum(z * other, 1, out=similar.diagonal()).div_(tau)
     contrast = _fused if fusible(z) else _plain
-    value, slope = contrast(similar, classes, queue_classes, scale)
+    value, slope = contrast(similar, classes, queue_classes, scale, twins is not None)
+    if twins is not None:
+        to_twin = slope.diagonal()[:, None] / -tau
+        slope.fill_diagonal_(0)
     along = slope @ every  # both factors of the similarities between anchors move
-    along.addmm_(slope[:, : len(z)].T, z, beta=-1 / tau, alpha=-1 / tau)
-    part = (along * z).sum(1, keepdim=True).masked_fill_(short, 0)
-    return value, along.addcmul_(z, part, value=-1).div_(length)
+    along.addmm_(slope[:, : len(x)].T, z, beta=-1 / tau, alpha=-1 / tau)
+    if twins is not None:
+        along = torch.cat([along.addcmul_(other, to_twin), z * to_twin])
+    part = (along * units).sum(1, keepdim=True).masked_fill_(short, 0)
+    return value, along.addcmul_(units, part, value=-1).div_(length)
 
 
-def _plain(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-    """`scale` × the sum over anchors (None: their mean), and minus its derivative by the similarities, now used up."""
+def _plain(
+    similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float | None, twins: bool
+) -> tuple[Tensor, Tensor]:
+    """`scale` × the sum over anchors (None: their mean), and minus its derivative by the similarities, now used up.
+
+    The diagonal counts where it holds the similarities to `twins`.
+    """
     every_class = torch.cat([classes, queue_classes])
     nobody = every_class < 0
     partners = classes.masked_fill(nobody[: len(classes)], _ALONE)[:, None] == every_class
@@ -117,7 +159,8 @@ def _plain(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float
         rivals = similar.masked_fill(nobody, _NEVER).fill_diagonal_(_NEVER)
     else:
         rivals = similar.masked_fill(partners | nobody, _NEVER)
-    partners.fill_diagonal_(False)  # an anchor is not its own partner; its other view is
+    if not twins:
+        partners.fill_diagonal_(False)  # an anchor is not its own partner
     shares = rivals.softmax(1)
     norm = rivals.amax(1, keepdim=True) - shares.amax(1, keepdim=True).log_()  # log Σ_N exp(z_k·z_t/τ)
     if scale is None:
@@ -129,9 +172,11 @@ def _plain(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float
     return value, terms.addcmul_(shares, terms.sum(1, keepdim=True), value=-1)
 
 
-def _fused(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+def _fused(
+    similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float | None, twins: bool
+) -> tuple[Tensor, Tensor]:
     """The same, by one kernel."""
     if scale is not None:
-        return contrast_rows(similar, classes, queue_classes, scale, released=False).sum(), similar
-    value, anchors = contrast_rows(similar, classes, queue_classes, 1.0, released=True).sum(1).unbind()
+        return contrast_rows(similar, classes, queue_classes, scale, twins, released=False).sum(), similar
+    value, anchors = contrast_rows(similar, classes, queue_classes, 1.0, twins, released=True).sum(1).unbind()
     return value / anchors.clamp_(min=1), similar.div_(anchors)

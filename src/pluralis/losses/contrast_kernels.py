@@ -13,10 +13,10 @@ from pluralis.losses.fused_kernels import exp
 
 @triton.jit(do_not_specialize=["A", "K"])  # they change from batch to batch
 def anchor_values(
-    x, classes, queue, queue_classes, rows, A, K, D, sharp, scale,
-    RELEASED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    x, twins, classes, queue, queue_classes, rows, A, K, D, sharp, scale,
+    TWINS: tl.constexpr, RELEASED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of a row of x [A, D], meeting all of x and of the queue [K, D]: its column of `rows` [4, A], as `_weigh` says."""
+    """Of a row of x [A, D], meeting x, its twin and the queue [K, D]: its column of `rows` [4, A], as `_weigh` says."""
     row = tl.program_id(0)
     own = tl.load(classes + row)
     u, _ = _anchor(x, row, D, DIM)
@@ -24,6 +24,11 @@ def anchor_values(
     below = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.float32)
     total = tl.zeros([BLOCK], tl.float64)
+    if TWINS:  # the first partner, and nobody's rival
+        v, _ = _anchor(twins, row, D, DIM)
+        first = tl.arange(0, BLOCK) == 0
+        count += tl.where(first, 1.0, 0.0)
+        total += tl.where(first, tl.sum(u * v, 0) * sharp, 0.0).to(tl.float64)
     for start in range(0, A, BLOCK):
         t = start + tl.arange(0, BLOCK)
         similar = tl.sum(_unit(_tile(x, t, A, D, DIM)) * u[None, :], 1) * sharp
@@ -43,12 +48,13 @@ def anchor_values(
 
 @triton.jit(do_not_specialize=["A", "K"])
 def anchor_slopes(
-    x, classes, queue, queue_classes, rows, value, slope, A, K, D, sharp,
-    RELEASED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    x, twins, classes, queue, queue_classes, rows, value, slope, A, K, D, sharp,
+    TWINS: tl.constexpr, RELEASED: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The value from what `anchor_values` left in `rows`, and of a row of x the derivative, a row of slope [A, D].
 
-    An anchor moves the similarities in its own row and in its own column, which are the same numbers.
+    An anchor moves the similarities in its own row and in its own column, which are the same numbers, and the one to
+    its twin, whose derivative is A rows further down.
     """
     row = tl.program_id(0)
     own = tl.load(classes + row)
@@ -83,14 +89,20 @@ def anchor_slopes(
         share = 1.0 / tl.maximum(tl.sum(anchors, 0), 1.0)
     tl.store(value, tl.sum(total, 0) * share, mask=row == 0)
 
-    g = tl.sum(along, 0) * (-sharp * share)
-    part = tl.where(length < 1e-12, 0.0, tl.sum(u * g, 0))
+    g = tl.sum(along, 0)
     d = tl.arange(0, DIM)
-    tl.store(slope + row * D + d, (g - u * part) / tl.where(length < 1e-12, 1e-12, length), mask=d < D)
+    if TWINS:
+        v, its_length = _anchor(twins, row, D, DIM)
+        g += weight * v
+        tl.store(slope + (A + row) * D + d, _by_raw(-sharp * weight * u, v, its_length), mask=d < D)
+    tl.store(slope + row * D + d, _by_raw(-sharp * share * g, u, length), mask=d < D)
 
 
 @triton.jit
-def contrast_rows(similar, classes, queue_classes, rows, A, K, scale, RELEASED: tl.constexpr, BLOCK: tl.constexpr):
+def contrast_rows(
+    similar, classes, queue_classes, rows, A, K, scale,
+    TWINS: tl.constexpr, RELEASED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """A row of the similarities [A, A + K], which minus the derivative replaces; rows: its value; RELEASED: 1 or 0."""
     row = tl.program_id(0)
     similar += row.to(tl.int64) * (A + K)
@@ -101,13 +113,15 @@ def contrast_rows(similar, classes, queue_classes, rows, A, K, scale, RELEASED: 
     total = tl.zeros([BLOCK], tl.float64)
     for start in range(0, A + K, BLOCK):
         t = start + tl.arange(0, BLOCK)
-        partner, rival = _pairs(_kinds(classes, queue_classes, t, A, K), own, t == row, RELEASED)
+        itself = (t < 0) if TWINS else (t == row)  # a twin's similarity is in the place of its own
+        partner, rival = _pairs(_kinds(classes, queue_classes, t, A, K), own, itself, RELEASED)
         given = tl.load(similar + t, mask=t < A + K, other=0.0)
         top, below, count, total = _meet(given, partner, rival, top, below, count, total)
     value, norm, weight, pull = _weigh(top, below, count, total, scale, RELEASED)
     for start in range(0, A + K, BLOCK):
         t = start + tl.arange(0, BLOCK)
-        partner, rival = _pairs(_kinds(classes, queue_classes, t, A, K), own, t == row, RELEASED)
+        itself = (t < 0) if TWINS else (t == row)
+        partner, rival = _pairs(_kinds(classes, queue_classes, t, A, K), own, itself, RELEASED)
         given = tl.load(similar + t, mask=t < A + K, other=0.0)
         tl.store(similar + t, _minus_slope(given, partner, rival, norm, weight, pull), mask=t < A + K)
     tl.store(rows + row, value)
@@ -136,6 +150,13 @@ def _anchor(x, row, D, DIM: tl.constexpr):
     own = tl.load(x + row * D + d, mask=d < D, other=0.0)
     length = tl.sqrt(tl.sum(own * own, 0))
     return own / tl.where(length < 1e-12, 1e-12, length), length
+
+
+@triton.jit
+def _by_raw(g, u, length):
+    """The derivative by a row from that by it at length 1, u."""
+    part = tl.where(length < 1e-12, 0.0, tl.sum(u * g, 0))
+    return (g - u * part) / tl.where(length < 1e-12, 1e-12, length)
 
 
 @triton.jit

@@ -26,7 +26,8 @@ def bce(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     if reduction != "mean":
         return pointwise(known_cross_entropy, logits, labels, reduction)
     total = pointwise(known_cross_entropy, logits, labels, "sum")
-    return total / torch.count_nonzero(labels).clamp(min=1)
+    known = labels.sign() if labels.is_floating_point() else labels  # NaN, which a device lets pass, is unknown
+    return total / torch.count_nonzero(known).clamp(min=1)
 
 
 def partial_bce(
@@ -53,7 +54,7 @@ def partial_bce(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     share = known.to(dtype).abs_().sum(1) / max(known.shape[1], 1)
     weight = share.pow_(gamma).mul_(alpha).add_(beta)
-    return pointwise(_weighted, logits, known * weight[:, None], reduction)
+    return pointwise(_weighted, logits, known * weight[:, None], reduction, coded=True)
 
 
 class BCE(Loss):

@@ -47,14 +47,15 @@ def csl(
     gammas, k = (gamma_pos, gamma_neg, gamma_unann), min(likely * logits.shape[0], logits.numel())
     if fusible(logits):
         among = marked(logits, labels, k) if k > 0 else None
-        return pointwise(partial(selective, among=among, common=common, gammas=gammas), logits, labels, reduction)
+        kernel = partial(selective, among=among, common=common, gammas=gammas)
+        return pointwise(kernel, logits, labels, reduction, coded=True)
     sign = signs(labels).contiguous()
     unknown = sign.logical_not()  # several times faster than a comparison
     code = (unknown if common is None else unknown & ~common).view(torch.int8).mul(_ASSUMED)
     if k > 0:
         code.view(-1).index_fill_(0, largest_unknown(logits, unknown, k), 0)
     code.sub_(sign)
-    return pointwise(partial(_selective, gammas=gammas), logits, code, reduction)
+    return pointwise(partial(_selective, gammas=gammas), logits, code, reduction, coded=True)
 
 
 def marked(logits: Tensor, labels: Tensor, k: int) -> Tensor:
@@ -110,8 +111,8 @@ class CSL(PriorLoss):
         self.max_prior = number("loss csl", "max_prior", max_prior, low=0.0, high=1.0)
         self.register_buffer("common", self._common(), persistent=False)
 
-    def start(self, labels: Labels) -> None:
-        super().start(labels)
+    def _start(self, labels: Labels) -> None:
+        super()._start(labels)
         self.common = self._common()
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:

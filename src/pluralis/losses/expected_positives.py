@@ -24,7 +24,8 @@ def epr(logits: Tensor, labels: Tensor, k: float = 1.5) -> Tensor:
     check_batch(logits, labels)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     expected = wide.sigmoid().sum() / max(logits.shape[0], 1)
-    return pointwise(known_cross_entropy, logits, labels) + ((expected - k) / max(logits.shape[1], 1)).square()
+    known = pointwise(known_cross_entropy, logits, labels, coded=True)
+    return known + ((expected - k) / max(logits.shape[1], 1)).square()
 
 
 class EPR(Loss):

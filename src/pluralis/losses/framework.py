@@ -25,7 +25,7 @@ class Framework:
                   L0                              y = −1 (not in the paper)
     Chen et al., IJCAI 2024, Eqs. 4-5; the constructors are the columns of Table 1, with the signs of the equations in
     Appendix B where those of the table differ. All parts are functions of the logits z, with p = σ(z); k̂ and v see z
-    without its gradient. Verified absent labels take L0 = −log(1−p), or L3 where that is what they stand for.
+    without its gradient. Verified absent labels take L0 = −log(1−p), or in GR its L1 of 1−p.
 
     This is for putting losses together and for checking them. It runs through autograd and takes several times as long
     as the functions in `functional`, which are the same losses.
@@ -106,14 +106,13 @@ class Framework:
         q3: float = 1.0,
     ) -> Framework:
         """Generalised robust loss; w, b, μ and σ may be tensors with a gradient. Eqs. 7, 11 and 14."""
-        down = partial(_robust_absent, q=q3)
         return cls(
             k=lambda z: torch.sigmoid(w * z.sigmoid() + b),
             v=lambda z: torch.exp(-((z.sigmoid() - mu) ** 2) / (2 * sigma**2)),
             loss1=partial(robust, q=q1),
             loss2=partial(robust, q=q2),
-            loss3=down,
-            loss0=down,
+            loss3=partial(_robust_absent, q=q3),
+            loss0=partial(_robust_absent, q=q1),
         )
 
 

@@ -88,16 +88,23 @@ def contrast_fits(x: Tensor, queue: Tensor) -> bool:
 
 
 def unit_contrast(
-    x: Tensor, classes: Tensor, queue: Tensor, queue_classes: Tensor, tau: float, scale: float | None
+    x: Tensor,
+    twins: Tensor | None,
+    classes: Tensor,
+    queue: Tensor,
+    queue_classes: Tensor,
+    tau: float,
+    scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """`contrast.by_matrices` without matrices: the value, and its derivative by x."""
+    """`contrast.by_matrices` without matrices: the value, and its derivative by x and, below that, by the twins."""
     from pluralis.losses import contrast_kernels as kernels
 
     x, released, (anchors, dim) = x.contiguous(), scale is None, x.shape
     width = max(16, _power_of_two(dim))
-    shape = {"RELEASED": released, "DIM": width, "BLOCK": 8192 // width, "num_warps": 16}
-    places = x, classes.contiguous(), queue.contiguous(), queue_classes.contiguous(), x.new_empty(4 * anchors)
-    value, slope = x.new_empty(()), torch.empty_like(x)
+    two, twins = twins is not None, None if twins is None else twins.contiguous()
+    shape = {"TWINS": two, "RELEASED": released, "DIM": width, "BLOCK": 8192 // width, "num_warps": 16}
+    places = x, twins, classes.contiguous(), queue.contiguous(), queue_classes.contiguous(), x.new_empty(4 * anchors)
+    value, slope = x.new_empty(()), x.new_empty(2 * anchors if two else anchors, dim)
     kernels.anchor_values[(anchors,)](
         *places, anchors, len(queue), dim, 1 / tau, 1.0 if scale is None else scale, **shape
     )
@@ -105,17 +112,20 @@ def unit_contrast(
     return value, slope
 
 
-def contrast_rows(similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float, released: bool) -> Tensor:
+def contrast_rows(
+    similar: Tensor, classes: Tensor, queue_classes: Tensor, scale: float, twins: bool, released: bool
+) -> Tensor:
     """[A] of each anchor `scale` times the sum over its partners; if `released`, [2, A]: the mean, and 1 if it has any.
 
-    similar: [A, A + K], contiguous; minus the derivative by it takes its place.
+    similar: [A, A + K], contiguous, whose diagonal counts if it is of `twins`; minus the derivative by it takes its
+    place.
     """
     from pluralis.losses import contrast_kernels as kernels
 
     rows = similar.new_empty((2, len(similar)) if released else (len(similar),))
     kernels.contrast_rows[(len(similar),)](
         similar, classes.contiguous(), queue_classes.contiguous(), rows, len(classes), len(queue_classes), scale,
-        RELEASED=released, **_block(similar.shape[1]),
+        TWINS=twins, RELEASED=released, **_block(similar.shape[1]),
     )  # fmt: skip
     return rows
 

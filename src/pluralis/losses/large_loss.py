@@ -27,7 +27,7 @@ def ll_r(logits: Tensor, labels: Tensor, share: float = 0.0, reduction: str = "m
     >>> ll_r(torch.tensor([[0.0, 0.0, 3.0]]), torch.tensor([[1, 0, 0]]), share=0.1, reduction="none")
     tensor([[0.6931, 0.6931, 0.0000]])
     """
-    return pointwise(known_cross_entropy, logits, _targets(logits, labels, share, 0, reduction), reduction)
+    return pointwise(known_cross_entropy, logits, _targets(logits, labels, share, 0, reduction), reduction, coded=True)
 
 
 def ll_ct(logits: Tensor, labels: Tensor, share: float = 0.0, reduction: str = "mean") -> Tensor:
@@ -38,7 +38,7 @@ def ll_ct(logits: Tensor, labels: Tensor, share: float = 0.0, reduction: str = "
     >>> ll_ct(torch.tensor([[0.0, 0.0, 3.0]]), torch.tensor([[1, 0, 0]]), share=0.1, reduction="none")
     tensor([[0.6931, 0.6931, 0.0486]])
     """
-    return pointwise(known_cross_entropy, logits, _targets(logits, labels, share, 1, reduction), reduction)
+    return pointwise(known_cross_entropy, logits, _targets(logits, labels, share, 1, reduction), reduction, coded=True)
 
 
 def how_many(entries: int, share: float) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pluralis.errors import LabelError, RecipeError
+from pluralis.inputs import check_labels
 
 Kernel = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
 """`kernel(z, y, slope) -> (loss, dloss_dz or None)`: elementwise, on a float block `z` and its labels `y` (> 0
@@ -34,11 +34,12 @@ ENTRIES_SHARED = 264_000
 FEW_THREADS = 2
 
 
-def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "mean", coded: bool = False) -> Tensor:
     """Apply `kernel` to every entry and reduce.
 
     logits: float [N, C] (or any shape); half precision is computed in float32 and float64 stays float64.
-    labels: the same shape, any integer or float dtype; bool means present or unknown.
+    labels: the same shape, any integer or float dtype; bool means present or unknown. `coded`: they are numbers that
+    the caller made of labels for its kernel, and may be any.
     Returns a scalar, or the shape of the logits for `reduction="none"`, in the dtype of the computation: a sum of
     half-precision losses must not overflow.
 
@@ -49,7 +50,7 @@ def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "
     >>> z.grad
     tensor([[ 2., -6.]])
     """
-    check_inputs(logits, labels, reduction)
+    check_inputs(logits, labels, reduction, coded)
     if labels.dtype == torch.bool:
         labels = labels.to(torch.int8)
     if torch.is_grad_enabled() and logits.requires_grad:
@@ -57,8 +58,11 @@ def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "
     return _walk(kernel, logits, labels, reduction, slope=False)[0]
 
 
-def check_inputs(logits: Tensor, labels: Tensor, reduction: str) -> None:
-    """Raise for shapes that differ, logits that are not floats, and an unknown reduction."""
+def check_inputs(logits: Tensor, labels: Tensor, reduction: str, coded: bool = False) -> None:
+    """Raise for shapes that differ, logits that are not floats, an unknown reduction, and labels that are none.
+
+    The values of labels are looked at where they lie on the CPU: a device would have to be waited for.
+    """
     if logits.shape != labels.shape:
         raise LabelError(
             f"loss: logits have shape {tuple(logits.shape)} but labels {tuple(labels.shape)}; "
@@ -70,6 +74,22 @@ def check_inputs(logits: Tensor, labels: Tensor, reduction: str) -> None:
         raise LabelError(f"loss: logits are {logits.dtype}; give the network's float outputs before the sigmoid")
     if reduction not in REDUCTIONS:
         raise RecipeError(f"loss: unknown reduction {reduction!r}; use one of {', '.join(REDUCTIONS)}")
+    if not coded and labels.is_cpu and not torch.compiler.is_compiling():
+        check_labels("loss", labels)
+
+
+def only_once() -> None:
+    """Raise where the backward pass is itself recorded: what it multiplies by is a constant to autograd.
+
+    PyTorch's `once_differentiable` would let this pass where the incoming gradient has no graph, as that of a scalar
+    has not, and a penalty on the gradient would silently lack most of its own. A loss that `torch.compile` has traced
+    is beyond this check: never differentiate the gradient of a compiled one.
+    """
+    if torch.is_grad_enabled():
+        raise RecipeError(
+            "loss: it has no second derivative, so its gradient cannot be differentiated; leave out create_graph=True, "
+            "or write the loss with `losses.Framework`, which runs through autograd"
+        )
 
 
 class _Pointwise(torch.autograd.Function):
@@ -83,8 +103,8 @@ class _Pointwise(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        only_once()
         (derivative,) = ctx.saved_tensors
         if ctx.scale != 1.0:
             grad = grad * ctx.scale

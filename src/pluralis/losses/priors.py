@@ -11,7 +11,7 @@ from torch import Tensor
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.losses.base import Loss
-from pluralis.params import number
+from pluralis.params import number, number_or_list
 
 HIGHEST = 0.99
 
@@ -42,16 +42,12 @@ class PriorLoss(Loss):
     def __init__(self, owner: str, prior: float | Sequence[float] | None, k: float) -> None:
         super().__init__()
         self.owner = owner
-        many = isinstance(prior, list | tuple)
-        given: list[Any] = list(prior) if many else [] if prior is None else [prior]  # type: ignore[arg-type]
-        values = [number(owner, f"prior[{i}]" if many else "prior", p, 0.0, below=1.0) for i, p in enumerate(given)]
-        if many and not values:
-            raise RecipeError(f"{owner}: prior is an empty list; give a number, or one for each class")
-        self.prior = prior
+        self.prior = None if prior is None else number_or_list(owner, "prior", prior, 0.0, below=1.0)
+        values = self.prior if isinstance(self.prior, list) else [] if self.prior is None else [self.prior]
         self.k = number(owner, "k", k, above=0.0)
         self.register_buffer("class_prior", torch.tensor(values))
 
-    def start(self, labels: Labels) -> None:
+    def _start(self, labels: Labels) -> None:
         if self.prior is None:
             self.class_prior = estimate_priors(labels, self.k).to(self.class_prior.device)
         self._check(len(labels.classes))

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from pluralis.losses.kernels import check_batch
-from pluralis.losses.pointwise import FEW_THREADS
+from pluralis.losses.pointwise import FEW_THREADS, only_once
 
 Rows = tuple[Tensor, Tensor | None, Tensor | None]
 RowKernel = Callable[[Tensor, Tensor, bool], Rows]
@@ -91,8 +90,8 @@ class _Rowwise(torch.autograd.Function):
         return _reduce(loss, logits, reduction)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
+        only_once()
         derivative, pull = ctx.saved_tensors
         if ctx.scale != 1.0:
             grad = grad * ctx.scale

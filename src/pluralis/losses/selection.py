@@ -6,12 +6,14 @@ counts as follows. The same likelihood chooses between models where only partial
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pluralis.errors import RecipeError
+from pluralis.inputs import Array, Matrix, as_tensor
 from pluralis.labels import Labels
 from pluralis.losses.base import Loss
 from pluralis.losses.kernels import check_batch
@@ -19,20 +21,20 @@ from pluralis.losses.rate_tally import RateTally
 from pluralis.losses.rowwise import RowKernel, rowwise, walk_rows
 from pluralis.losses.selection_one import one_likelihood, one_posterior
 from pluralis.losses.selection_rate import UNLABELLED, estimate_rate, learned_rate, rate_likelihood, rate_posterior
-from pluralis.params import choice, number
+from pluralis.params import choice, number, number_or_list
 
 __all__ = ["Selection", "estimate_rate", "selection", "selection_nll", "selection_posterior"]
 
 MECHANISMS = ("one", "rate")
 _OWNER = "loss selection"
-_PACE = 100.0  # log-odds in one unit of a learned rate: steps that suit the weights of a network then suit it
+Rate = float | Sequence[float] | Array
 
 
 def selection(
     logits: Tensor,
     labels: Tensor,
     mechanism: str = "one",
-    rate: float | Tensor | None = None,
+    rate: Rate | None = None,
     a: float = 1.0,
     unlabelled: str = "skip",
     reduction: str = "mean",
@@ -63,14 +65,14 @@ def selection(
     >>> selection(z, torch.tensor([[1, 0, 0]]), "rate", rate=0.5, reduction="sum").neg().exp()    # 1/2·(3/4)²
     tensor(0.2812)
     """
-    return rowwise(_kernel(mechanism, rate, a, unlabelled, posterior=False), logits, labels, reduction)
+    return rowwise(_kernel(logits, mechanism, rate, a, unlabelled, posterior=False), logits, labels, reduction)
 
 
 def selection_posterior(
-    logits: Tensor,
-    labels: Tensor,
+    logits: Array,
+    labels: Matrix,
     mechanism: str = "one",
-    rate: float | Tensor | None = None,
+    rate: Rate | None = None,
     a: float = 1.0,
     unlabelled: str = "skip",
 ) -> Tensor:
@@ -78,14 +80,15 @@ def selection_posterior(
 
     r_j = p_j ∫ t Π_{k∈U∖j} (1 − p_k (1−t)) dπ(t) / ∫ Π_{k∈U} (1 − p_k (1−t)) dπ(t), in the words of `selection`; for
     a rate it is p (1−ρ)/(1 − ρp). A row without any written label keeps its p if nobody looked ("skip"). No graph.
-    A rate may lie on another device than the logits.
+    A rate may lie on another device than the logits, which may be a numpy array, and the labels `Labels`.
 
     >>> selection_posterior(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]))          # (1/2·1/2)/(1/2·1/2 + 1/2·1)
     tensor([[1.0000, 0.3333, 0.0000]])
     """
+    logits = as_tensor("selection_posterior", "logits", logits)
+    labels = as_tensor("selection_posterior", "labels", labels)
     check_batch(logits, labels)
-    rate = rate.to(logits.device) if isinstance(rate, Tensor) else rate
-    kernel = _kernel(mechanism, rate, a, unlabelled, posterior=True)
+    kernel = _kernel(logits, mechanism, rate, a, unlabelled, posterior=True)
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     found = walk_rows(kernel, wide, labels)[1]
     assert found is not None
@@ -109,11 +112,18 @@ def selection_nll(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 class Selection(Loss):
     """The likelihood of what was written down: one picked label, or each at a rate (see `functional.selection`).
 
-    `rate`, for mechanism "rate": a number, None to learn one while training, or "class" to learn one for each class.
-    A learned rate starts at 1/2 and enters with its full likelihood, Σ_O log ρ included. It can be told from p only
-    where some images show a class beyond doubt: were p the same for all of them, halving ρ and doubling p would change
-    nothing. `rates` gives what was learned, `figures` puts it into the history with its standard error (the mean over
-    classes); `estimate_rate` finds the rate from held-out rows.
+    `rate`, for mechanism "rate": a number, or one for each class; None to learn one while training, or "class" to learn
+    one for each class, for which `start` must know the labels. A learned rate starts at 1/2 and enters with its full
+    likelihood, Σ_O log ρ included. It can be told from p only where some images show a class beyond doubt: were p the
+    same for all of them, halving ρ and doubling p would change nothing. `rates` gives what was learned, `figures` puts
+    it into the history with its standard error (the mean over classes); `estimate_rate` finds the rate from held-out
+    rows.
+
+    The parameter `rate_log_odds` learns at `lr_factor` times the learning rate and without weight decay. In a loop of
+    your own give it to the optimizer in a group of its own, `{"params": loss.parameters(), "lr": 30 * lr,
+    "weight_decay": 0.0}` for Adam at learning rates that suit a pre-trained network (up to 1e-3); at the higher ones of
+    a new network, and for SGD, the learning rate of the weights will do. A rate that moves much faster than the network
+    follows its first predictions, which know the written labels alone, up to ρ = 1.
 
     >>> Selection()(torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))                               # log(24/7)/3
     tensor(0.4107)
@@ -123,9 +133,11 @@ class Selection(Loss):
 
     paper = "Elkan, Noto: Learning Classifiers from Only Positive and Unlabeled Data, KDD 2008; the pick is our own"
     start_bias = "log-odds"  # where every class starts at p = 1/2 the gradient is nearly flat
+    lr_factor = 30.0  # log-odds have far to go compared with the weights of a network
+    rate_each: Tensor | None
 
     def __init__(
-        self, mechanism: str = "one", rate: float | str | None = None, a: float = 1.0, unlabelled: str = "skip"
+        self, mechanism: str = "one", rate: Rate | str | None = None, a: float = 1.0, unlabelled: str = "skip"
     ) -> None:
         super().__init__()
         self.mechanism = choice(_OWNER, "mechanism", mechanism, MECHANISMS)
@@ -137,27 +149,38 @@ class Selection(Loss):
             raise RecipeError(f'{_OWNER}: a is {a!r}, but with a rate there is no a; set mechanism = "one"')
         if isinstance(rate, str) and rate != "class":
             raise RecipeError(f'{_OWNER}: rate is {rate!r}; give a number, or "class", or leave it out to learn one')
-        self.rate = rate if rate is None or isinstance(rate, str) else number(_OWNER, "rate", rate, 0.0, 1.0)
-        learned = mechanism == "rate" and not isinstance(self.rate, float)
-        self.rate_logit = nn.Parameter(torch.zeros(0 if rate == "class" else 1)) if learned else None
-        self.tally = RateTally(len(self.rate_logit)) if self.rate_logit is not None else None
+        by_class = isinstance(rate, str)
+        self.rate = rate if rate is None or by_class else number_or_list(_OWNER, "rate", rate, 0.0, high=1.0)
+        each = torch.tensor(self.rate) if isinstance(self.rate, list) else None
+        self.register_buffer("rate_each", each, persistent=False)
+        learned = mechanism == "rate" and (rate is None or by_class)
+        self.rate_log_odds = nn.Parameter(torch.zeros(0 if by_class else 1)) if learned else None
+        self.tally = RateTally(len(self.rate_log_odds)) if self.rate_log_odds is not None else None
 
-    def start(self, labels: Labels) -> None:
-        if self.rate == "class" and self.rate_logit is not None:
-            self.rate_logit = nn.Parameter(self.rate_logit.new_zeros(len(labels.classes)))
-            self.tally = RateTally(len(labels.classes)).to(self.rate_logit.device)
+    def _start(self, labels: Labels) -> None:
+        if self.rate == "class":
+            self._make_room(len(labels.classes))
+
+    def _make_room(self, classes: int) -> None:
+        """For so many rates, at 1/2, in the parameter that there is: an optimizer may hold it already."""
+        assert self.rate_log_odds is not None
+        self.rate_log_odds.grad = None
+        self.rate_log_odds.data = self.rate_log_odds.new_zeros(classes)
+        self.tally = RateTally(classes).to(self.rate_log_odds.device)
 
     def rates(self) -> Tensor:
         """The rates of writing, [1] or [C]."""
-        if self.rate_logit is not None:
-            return (self.rate_logit.detach() * _PACE).sigmoid()
+        if self.rate_log_odds is not None:
+            return self.rate_log_odds.detach().sigmoid()
+        if self.rate_each is not None:
+            return self.rate_each
         if self.mechanism == "one":
             raise RecipeError(f'{_OWNER}: one label was picked, so there is no rate; set mechanism = "rate"')
         return torch.tensor([self.rate])
 
     def how_written(self) -> dict[str, Any]:
         """Keywords of `selection_posterior`: how labels come to be written, a learned rate as it is now."""
-        rate = self.rate if self.rate_logit is None else self.rates()
+        rate = self.rate if self.mechanism == "one" or isinstance(self.rate, float) else self.rates()
         return {"mechanism": self.mechanism, "rate": rate, "a": self.a, "unlabelled": self.unlabelled}
 
     def figures(self) -> dict[str, float]:
@@ -172,33 +195,60 @@ class Selection(Loss):
         return {"rate": float(rates[known].mean()), "rate error": error}
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
-        if self.rate_logit is None:
-            rate = self.rate if isinstance(self.rate, float) else None
-            return selection(logits, labels, self.mechanism, rate, self.a, self.unlabelled)
+        if self.rate_log_odds is None:
+            return selection(logits, labels, **self.how_written())
         classes = logits.shape[-1]
-        if len(self.rate_logit) not in (1, classes):
+        if len(self.rate_log_odds) not in (1, classes):
             raise RecipeError(
-                f'{_OWNER}: {len(self.rate_logit)} rates for {classes} classes; with rate = "class" call start(labels) '
-                "with the training labels first"
+                f'{_OWNER}: {len(self.rate_log_odds)} rates for {classes} classes; with rate = "class" call '
+                "start(labels) with the training labels first"
             )
+        absent = self.unlabelled == "absent"
+        total = learned_rate(logits, labels, self.rate_log_odds.expand(classes), absent)
         if self.training and self.tally is not None:
-            self.tally.add(logits, labels, self.rates(), self.unlabelled == "absent", epoch)
-        log_odds = (self.rate_logit * _PACE).expand(classes)
-        return learned_rate(logits, labels, log_odds, self.unlabelled == "absent")
+            self.tally.add(logits, labels, self.rates(), absent, epoch)
+        return total
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        stored = state_dict.get(prefix + "rate_logit")
-        if self.rate == "class" and self.rate_logit is not None and stored is not None:
-            # one without labels cannot know how many there are
-            self.rate_logit = nn.Parameter(torch.empty_like(stored, device=self.rate_logit.device))
-            self.tally = RateTally(len(stored)).to(self.rate_logit.device)
+        name, old = prefix + "rate_log_odds", prefix + "rate_logit"
+        if old in state_dict:  # as they were stored once, in hundreds
+            state_dict[name] = state_dict.pop(old) * 100
+        if self.rate == "class" and name in state_dict:
+            self._make_room(len(state_dict[name]))  # one without labels cannot know how many there are
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _kernel(mechanism: str, rate: float | Tensor | None, a: float, unlabelled: str, posterior: bool) -> RowKernel:
-    absent = choice(_OWNER, "unlabelled", unlabelled, UNLABELLED) == "absent"
-    if choice(_OWNER, "mechanism", mechanism, MECHANISMS) == "one":
-        return (one_posterior if posterior else one_likelihood)(a, absent)
+def check_writing(owner: str, mechanism: str, rate: Rate | None, a: float, classes: int) -> float | Tensor | None:
+    """The rate as a number or a tensor, [C] or of one; raises for what does not fit together or is no chance.
+
+    A rate on a device is taken as it is, so that nothing waits for it.
+    """
+    if choice(owner, "mechanism", mechanism, MECHANISMS) == "one":
+        if rate is not None:
+            raise RecipeError(f'{owner}: rate is {rate!r}, but one label was picked; set mechanism="rate"')
+        number(owner, "a", a, above=0.0, high=1e6)
+        return None
+    if a != 1.0:
+        raise RecipeError(f'{owner}: a is {a!r}, but with a rate there is no a; set mechanism="one"')
     if rate is None:
-        raise RecipeError(f"{_OWNER}: mechanism 'rate' needs a rate; give one, or let `estimate_rate` find it")
-    return (rate_posterior if posterior else rate_likelihood)(rate, absent)
+        raise RecipeError(f"{owner}: mechanism 'rate' needs a rate; give one, or let `estimate_rate` find it")
+    if not isinstance(rate, Tensor):
+        found = number_or_list(owner, "rate", rate, 0.0, high=1.0)
+        if isinstance(found, float):
+            return found
+        rate = torch.tensor(found, dtype=torch.float64)
+    if rate.shape not in ((), (1,), (classes,)):
+        raise RecipeError(
+            f"{owner}: rate has shape {tuple(rate.shape)} for {classes} classes; give a number, or one for each class"
+        )
+    if rate.is_cpu and not torch.compiler.is_compiling() and not bool(((rate >= 0) & (rate <= 1)).all()):
+        raise RecipeError(f"{owner}: rate is {rate.tolist()}; give chances from 0 to 1")
+    return rate.detach()
+
+
+def _kernel(logits: Tensor, mechanism: str, rate: Rate | None, a: float, unlabelled: str, posterior: bool) -> RowKernel:
+    absent = choice(_OWNER, "unlabelled", unlabelled, UNLABELLED) == "absent"
+    found = check_writing(_OWNER, mechanism, rate, a, logits.shape[-1] if logits.dim() else 1)
+    if found is None:
+        return (one_posterior if posterior else one_likelihood)(float(a), absent)
+    return (rate_posterior if posterior else rate_likelihood)(found, absent)

@@ -58,7 +58,7 @@ def one_posterior(a: float, absent: bool) -> RowKernel:
         integral, mean = _integrate(p * hidden, a, "t")
         assert mean is not None
         unseen = 1 - known - hidden  # in rows at which nobody looked
-        chance = mean.mul_(hidden).add_(unseen).mul_(p)
+        chance = mean.clamp_(max=1).mul_(hidden).add_(unseen).mul_(p)  # rounding aside, t ≤ 1 − p (1−t): no r above p
         return integral[:, 0], chance.sub_(minus.clamp_(max=0)), None
 
     return kernel

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import DataError
+from pluralis.inputs import Array, Matrix, as_tensor, check_labels
 from pluralis.losses.fused import fusible, rate_rows
 from pluralis.losses.kernels import check_batch, log_sigmoid, signs, softplus
 from pluralis.losses.rowwise import RowKernel, Rows, rowwise
@@ -16,6 +17,7 @@ from pluralis.losses.selection_one import roles
 from pluralis.params import choice
 
 UNLABELLED = ("skip", "absent")
+_NAME = "estimate_rate"
 _NEVER = -1e4  # log ρ of a label that is never written: finite, so that 0·log ρ is 0
 
 
@@ -58,14 +60,15 @@ class RateEstimate(NamedTuple):
 
 
 def estimate_rate(
-    logits: Tensor, labels: Tensor, per_class: bool = False, unlabelled: str = "skip", steps: int = 100
+    logits: Array, labels: Matrix, per_class: bool = False, unlabelled: str = "skip", steps: int = 100
 ) -> RateEstimate:
     """The rate at which present labels are written, from predictions for rows that the model was not trained on.
 
     The maximum over ρ of Σ_O log ρ + Σ_U log(1 − ρp), and the standard error √(Σ_n g_n²)/|ℓ''| with g_n the derivative
     of the image n's part, which holds where the labels of an image are not independent. It assumes that p = σ(z) is the
     chance of being present, not of being written: calibrated logits of a model that can tell the classes apart. Where p
-    is the same for all images, ρ is anything, and this only divides one by the other. p is taken as exact, and rows
+    is the same for all images, ρ is anything, and this only divides one by the other. logits, labels: [N, C], and
+    labels may be `Labels`. p is taken as exact, and rows
     without a written label are left out as in `selection` ("skip") or counted ("absent"); if rows can come out empty
     by chance, leaving them out makes ρ too large. ρ = 1 where more was written than p expects; a class that was never
     written has ρ = 0 with the error 1/Σp, and NaN where Σp = 0.
@@ -75,9 +78,14 @@ def estimate_rate(
     >>> round(found.rate.item(), 3), round(found.error.item(), 3)
     (0.75, 0.153)
     """
+    logits, labels = as_tensor(_NAME, "logits", logits), as_tensor(_NAME, "labels", labels)
     check_batch(logits, labels)
+    check_labels(_NAME, labels)
+    if bool(logits.isnan().any()):
+        row, column = logits.isnan().nonzero()[0].tolist()
+        raise DataError(f"{_NAME}: the logit of row {row}, class {column} is NaN; look for a diverged model")
     sign = signs(labels)
-    if choice("estimate_rate", "unlabelled", unlabelled, UNLABELLED) == "skip":
+    if choice(_NAME, "unlabelled", unlabelled, UNLABELLED) == "skip":
         rows = (sign > 0).any(1)
         logits, sign = logits[rows], sign[rows]
     if not len(sign):
@@ -118,8 +126,8 @@ def _logs(rate: float | Tensor) -> tuple[float | Tensor, float | Tensor]:
 
 
 def _beside(z: Tensor, value: float | Tensor) -> float | Tensor:
-    """A rate may come from another device than the logits."""
-    return value.to(z.device) if isinstance(value, Tensor) else value
+    """A rate may come from another device than the logits, and in another type."""
+    return value.to(z) if isinstance(value, Tensor) else value
 
 
 def _likelihood(log_written: float | Tensor, log_hidden: float | Tensor, absent: bool, learned: bool) -> RowKernel:

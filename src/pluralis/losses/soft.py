@@ -29,7 +29,7 @@ def soft_em(
     """
     kernel = partial(_soft_em, alpha=alpha) if eps == 0 else partial(_soft_em_eps, alpha=alpha, eps=eps)
     # `pointwise` hands its kernel one number for each logit: target and weight share it as its two parts.
-    return pointwise(kernel, logits, torch.complex(target, weight), reduction)
+    return pointwise(kernel, logits, torch.complex(target, weight), reduction, coded=True)
 
 
 def _soft_em(z: Tensor, y: Tensor, slope: bool, alpha: float) -> tuple[Tensor, Tensor | None]:

@@ -33,7 +33,7 @@ def upu(logits: Tensor, labels: Tensor, prior: Tensor | float, written: Tensor |
     tensor(0.6931)
     """
     check_batch(logits, labels)
-    return pointwise(_unbiased, logits, _pull(signs(labels), logits, prior, written))
+    return pointwise(_unbiased, logits, _pull(signs(labels), logits, prior, written), coded=True)
 
 
 def nnpu(logits: Tensor, labels: Tensor, prior: Tensor | float, written: Tensor | float | None = None) -> Tensor:
@@ -55,15 +55,16 @@ def nnpu(logits: Tensor, labels: Tensor, prior: Tensor | float, written: Tensor 
     negative = log_sigmoid(logits.detach().to(pull.dtype).neg())  # −ℓ⁻
     off = negative.mul_(share).sum(0) > 0
     if logits.is_cpu and not torch.compiler.is_compiling() and not off.any():
-        return pointwise(_unbiased, logits, pull)  # only where looking costs no wait for the device
-    return pointwise(_bounded, logits, torch.where(off & (given >= 0), -_TINY - pull, pull))
+        return pointwise(_unbiased, logits, pull, coded=True)  # only where looking costs no wait for the device
+    return pointwise(_bounded, logits, torch.where(off & (given >= 0), -_TINY - pull, pull), coded=True)
 
 
 class RiskLoss(PriorLoss):
     """A prior for each class, and the share of the training images in which it is written down, from `start`.
 
     The buffer `written` holds the shares as [C]; it is [0] as long as there are no training labels, and the loss then
-    takes the share of each batch. A class that was never written counts as written once.
+    takes the share of each batch, in which entries depend on each other. A class that was never written counts as
+    written once.
     """
 
     written: Tensor
@@ -71,11 +72,13 @@ class RiskLoss(PriorLoss):
     def __init__(self, owner: str, prior: float | Sequence[float] | None, k: float) -> None:
         super().__init__(owner, prior, k)
         self.register_buffer("written", torch.empty(0))
+        self.batch_coupled = True
 
-    def start(self, labels: Labels) -> None:
-        super().start(labels)
+    def _start(self, labels: Labels) -> None:
+        super()._start(labels)
         count = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
         self.written = (count.clamp_(min=1) / max(len(labels), 1)).float().to(self.written.device)
+        self.batch_coupled = type(self).batch_coupled
 
     def shares(self) -> Tensor | None:
         return self.written if len(self.written) else None
@@ -84,6 +87,7 @@ class RiskLoss(PriorLoss):
         stored = state_dict.get(prefix + "written")
         if stored is not None:
             self.written = torch.empty_like(stored, device=self.written.device)
+            self.batch_coupled = type(self).batch_coupled or not len(stored)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

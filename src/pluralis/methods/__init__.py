@@ -20,6 +20,7 @@ from pluralis.methods.pu_mlc import PUMLC, VPU
 from pluralis.methods.relabel import Relabel
 from pluralis.methods.role import Role
 from pluralis.methods.start import START_BIASES as START_BIASES
+from pluralis.methods.start import start_bias as start_bias
 from pluralis.methods.start import start_heads as start_heads
 from pluralis.methods.start import start_values as start_values
 
@@ -44,7 +45,19 @@ SYSTEMS: dict[str, Callable[..., Method]] = {
 
 
 def create_method(name: str, setup: Setup, params: dict[str, Any] | None = None) -> Method:
-    """The named method over as many networks as it needs."""
+    """The named method over as many networks as it needs.
+
+    Heads start at zero: `start_heads(method, labels)` gives them the bias that suits the method.
+
+    >>> from pluralis import Labels, create_model
+    >>> labels = Labels.from_lists([[0], [1], [2]], ["cat", "dog", "car"])
+    >>> method = create_method("em", Setup(lambda: create_model("tiny", 3), 3, labels), {"alpha": 0.1})
+    >>> start_heads(method, labels)
+    >>> type(method).__name__, method.start_bias
+    ('LossMethod', 'zero')
+    """
+    if not isinstance(setup, Setup):
+        raise RecipeError(f"create_method: setup is {type(setup).__name__}; give Setup(make_net, classes, labels)")
     params = params or {}
     if name in LOSSES:
         loss = create_loss(name, **params)

@@ -28,7 +28,7 @@ class LAC(Method):
         L = L_AN + λ_PLC L_PLC + λ_LAC L_LAC                                                             (Eq. 3)
         L_AN   assume negative on the weak view, which train.augment names (the paper: a flip)           (Eq. 2)
         L_PLC  on the strong view, for unknown labels: −[1(p_w ≥ δ) log p_s + 1(p_w ≤ 1−δ) log(1−p_s)]   (Eq. 4)
-        L_LAC  between the embeddings z = g(f_j(x)) of both views where ŷ = 1 or p_w ≥ δ, and a queue     (Eq. 7)
+        L_LAC  between the embeddings z = g(f_j(x)) where ŷ = 1 or p_w ≥ δ, and a queue of them           (Eq. 7)
 
     Xie, Xiao, Huang, NeurIPS 2022. p_w is without gradient; g is two linear layers with a ReLU, to length 1.
 
@@ -41,14 +41,13 @@ class LAC(Method):
     The queue holds the weak view's embeddings; of more than K in one step the last K stay.
 
     L_AN and L_PLC are divided by N·C and so is, with a further C, L_LAC: all three are 1/C of the paper's, whose Eqs. 2
-    and 4 divide by N and Eq. 7 by N·C. Eq. 7 is averaged over the two views as anchors, each of which meets both views
-    of the batch: a class that is chosen m times in a batch gives an anchor 2m−1 partners there, where Eq. 7 has m (it
-    itself among them, by its other view), and other classes stand in the denominator twice. What an anchor meets in the
-    queue is as in Eq. 7. Verified absent labels count in L_AN, and are never pseudo-labelled or contrasted.
+    and 4 divide by N and Eq. 7 by N·C. In L_LAC an embedding of the weak view meets those of the weak view and of the
+    queue and, where it would meet itself, the strong view's of the same label of the same image. Verified absent labels
+    count in L_AN, and are never pseudo-labelled or contrasted.
 
-    `variant="released"`: L_PLC takes the observed positives too and is divided by the number of pseudo-labels,
-    L_LAC is `label_contrast`'s of that name (its mean, undivided), both views are queued (2·K rows), and the strong
-    view is `strong-released`. There, queued embeddings were anchors too; here only those of the batch are.
+    `variant="released"`: L_PLC takes the observed positives too and is divided by the number of pseudo-labels, L_LAC is
+    `label_contrast`'s of that name (its mean, undivided) over both views alike, both are queued (2·K rows), and the
+    strong view is `strong-released`. There, queued embeddings were anchors too; here only those of the batch are.
 
     Both views go through the network as one batch, so batch norms that are not frozen see them mixed (the published
     runs freeze them: `train.freeze_bn`). Needs the head `label-decoder`.
@@ -93,7 +92,7 @@ class LAC(Method):
         self.released = variant == "released"
         whole(_NAME, "queue", queue)
         whole(_NAME, "dim", dim, low=1)
-        self.net = setup.make_net()
+        self.net = setup.make_network(_NAME)
         head: Any = self.net.head
         if not (hasattr(head, "embed") and hasattr(head, "classify")):
             raise RecipeError(
@@ -140,12 +139,15 @@ class LAC(Method):
         """L_LAC of the chosen [B, C] entries of both views' embeddings [2B, C, d]."""
         row, classes = chosen.nonzero(as_tuple=True)
         both = torch.cat([embedded[row, classes], embedded[row + len(chosen), classes]])
-        x = self.projector(both).float()
-        twice, past = classes.repeat(2), (self.queue.rows, self.queue.classes)
-        loss = label_contrast(x, twice, *past, self.temperature, 2 * chosen.numel(), self.variant)
-        # A batch of weight 0 is a stand-in for none: its row is another process's.
-        kept = 0 if weight == 0 else len(x) if self.released else len(row)
-        self._selected = F.normalize(x[:kept].detach(), dim=1), twice[:kept]
+        z, twins = self.projector(both).float(), None
+        if self.released:
+            classes = classes.repeat(2)
+        else:
+            z, twins = z.chunk(2)
+        past, entries = (self.queue.rows, self.queue.classes), chosen.numel()
+        loss = label_contrast(z, classes, *past, self.temperature, entries, self.variant, twins)
+        kept = 0 if weight == 0 else len(z)  # a batch of weight 0 is a stand-in for none: its row is another process's
+        self._selected = F.normalize(z[:kept].detach(), dim=1), classes[:kept]
         return loss if self.released else loss / chosen.shape[1]
 
     def after_step(self, clock: Clock) -> None:

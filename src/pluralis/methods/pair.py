@@ -22,7 +22,7 @@ class Pair(Method):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self.f = setup.make_net()
-        self.g = setup.make_net()
+        self.g = setup.make_another(self.f)
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Of f and of g, each [B, C] in at least float32: differences between losses decide what is selected."""

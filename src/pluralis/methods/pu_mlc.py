@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
@@ -102,11 +102,11 @@ class PUMLC(Method):
     ) -> None:
         super().__init__()
         owner = f"method {self._name}"
-        labels, k = setup.labels, number(owner, "k", k, low=1.0)
+        labels, k = setup.labels, number(owner, "k", k, above=0.0)
         if gamma in ("auto", "published"):
             least = LEAST_AUTO_GAMMA if gamma == "auto" else 0.0
             gamma = auto_gamma(labels, k, least) if labels is not None else 0.0  # prediction needs none
-        self.gamma = _number_or(owner, "gamma", gamma, "auto", low=0.0)
+        self.gamma = _number_or(owner, "gamma", gamma, "auto", "published", low=0.0)
         self.tau = None if tau == "adaptive" else _number_or(owner, "tau", tau, "adaptive", low=MIN_TAU)
         self.alpha = number(owner, "alpha", alpha, above=0.0)
         self.lam = number(owner, "lam", lam, low=0.0)
@@ -119,9 +119,12 @@ class PUMLC(Method):
         self.form = "probabilities" if variant == "released" else "logits"
         if labels is not None and self.sign < 0 and not np.any(labels.values < 0):
             raise RecipeError(f"{owner}: drop = 'positives' learns from absent labels, and the data has none")
-        self.net = setup.make_net()
+        self.net: nn.Module
         if flag(owner, "lgconv", lgconv):
-            add_global_branches(self.net.backbone, variant=variant)
+            self.net = net = setup.make_network(f"{owner} with lgconv")
+            add_global_branches(net.backbone, variant=variant)
+        else:
+            self.net = setup.make_net()
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         x = batch.views[0]
@@ -192,7 +195,7 @@ def draw_beta(delta: float) -> float:
     return float(torch.distributions.Beta(shape, shape).sample())
 
 
-def _number_or(owner: str, name: str, value: float | str, word: str, low: float) -> float:
+def _number_or(owner: str, name: str, value: float | str, *words: str, low: float) -> float:
     if isinstance(value, str):
-        raise RecipeError(f"{owner}: {name} is {value!r}; give a number or {word!r}")
+        raise RecipeError(f"{owner}: {name} is {value!r}; give a number or {' or '.join(map(repr, words))}")
     return number(owner, name, value, low=low)

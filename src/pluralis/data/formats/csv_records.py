@@ -16,6 +16,7 @@ from pluralis.errors import DataError
 Records = Iterator[tuple[int, list[str], str]]
 
 MINUS = "-"  # a cell of -1 in short
+_LOOK = 10_000  # characters of a first line that are looked at for its separator
 
 
 def records(path: str | Path, separator: str = ",", short: Callable[[list[str]], int] | None = None) -> Records:
@@ -95,7 +96,19 @@ def _opened(path: str | Path) -> Iterator[_Source]:
     except (UnicodeDecodeError, csv.Error) as error:
         line = source.line + 1 if source else 1
         if isinstance(error, csv.Error):
-            raise DataError(f"{path}, line {line}: {error}; check the quotes and the length of the cells") from None
+            words = str(error).split(" expected after ")  # "';' expected after '"'"
+            hint = _other_separator(path, words[0].strip("'")) if line == 1 and len(words) > 1 else ""
+            hint = hint or "check the quotes and the length of the cells"
+            raise DataError(f"{path}, line {line}: {error}; {hint}") from None
         raise DataError(f"{path}, line {line} or later: not UTF-8 ({error.reason}); save it as UTF-8") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}; check the path") from None
+
+
+def _other_separator(path: str | Path, wanted: str) -> str:
+    """What to say where quoted cells of the first line are followed by another sign than the one `wanted`."""
+    with open_text(path, newline="") as file:
+        first = file.readline(_LOOK)
+    signs = {";": ";", "\t": "tab", "|": "|", ",": ","}
+    found = next((name for sign, name in signs.items() if f'"{sign}' in first and sign != wanted), "")
+    return f"say separator={found!r}, or --set 'data.options.separator={found}'" if found else ""

@@ -42,7 +42,11 @@ class Folder:
 
     def __init__(self, root: str | Path) -> None:
         if not Path(root).is_dir():
-            raise DataError(f"there is no image folder {str(root)!r}; give the one that the names start from")
+            # A run keeps the path as it was given, and another command may be started elsewhere.
+            at = "" if Path(root).is_absolute() else f" in {os.getcwd()}, where the command was started"
+            raise DataError(
+                f"there is no image folder {str(root)!r}{at}; give the one that the names start from (--images)"
+            )
         self._inside = Inside(root)
         self.missing: list[Path] = []
         self._base = os.path.join(os.path.realpath(root), "")

@@ -87,7 +87,8 @@ class Table:
     def zero(self, line: int, where: str = "") -> int:
         """What a value of 0 means; `where` begins the error."""
         if self.unlisted is None:
-            hint = "say unlisted='unknown' if nobody looked, unlisted='absent' if somebody made sure"
+            ways = [f"unlisted={value!r} (--unlisted {value})" for value in ("unknown", "absent")]
+            hint = f"say {ways[0]} if nobody looked, {ways[1]} if somebody made sure"
             raise self.error(line, f"{where}a value of 0 can mean two things; {hint}")
         return -1 if self.unlisted == "absent" else 0
 
@@ -109,8 +110,12 @@ class Table:
         self.whole.add(signed[:, order], columns[order])
         self.blank += signed.size - int(np.count_nonzero(signed))
 
-    def dataset(self, complete: bool = False, sort_classes: bool = False) -> Dataset:
-        """All rows, sorted by image id; `complete`: a label that the file does not give is absent."""
+    def dataset(self, complete: bool = False, sort_classes: bool = False, repeats: bool = False) -> Dataset:
+        """All rows, sorted by image id; `complete`: a label that the file does not give is absent.
+
+        With `repeats` a label that is given again counts once, and is told in the notes; one that is given in two ways
+        is an error in any case.
+        """
         if complete:
             check_size(len(self.rows) * len(self.classes), self.path)
         ids, names = sorted(self.rows), sorted(self.classes) if sort_classes else list(self.classes)
@@ -125,15 +130,22 @@ class Table:
         order = np.argsort(key, kind="stable")  # by line where a label is given twice
         key, value = key[order], value[order]
         again = np.flatnonzero(key[1:] == key[:-1])
+        notes: tuple[str, ...] = ()
         if len(again):
-            pair = again[np.argmin(line[order[again + 1]])]  # the first in the file
-            first, second = value[pair : pair + 2]
-            what = "given twice" if first == second else f"given as {first} and as {second}"
+            unlike = again[value[again] != value[again + 1]]
+            of = unlike if len(unlike) and repeats else again
+            pair = of[np.argmin(line[order[of + 1]])]  # the first in the file
             where = f"image {shown(ids[key[pair] // len(names)])}, class {shown(names[key[pair] % len(names)])}"
             one, two = line[order[pair]], line[order[pair + 1]]
-            raise self.error(two, f"{where}: {what}, see {self.unit} {one}; keep one of them")
+            if len(unlike) or not repeats:
+                first, second = value[pair : pair + 2]
+                what = "given twice" if first == second else f"given as {first} and as {second}"
+                raise self.error(two, f"{where}: {what}, see {self.unit} {one}; keep one of them")
+            such = f"such as {where} ({self.unit}s {one} and {two})"
+            notes = (f"{self.path}: {len(again):,} labels are given again, {such}; each counts once",)
+            key, value = np.delete(key, again + 1), np.delete(value, again + 1)
         del order
-        return Dataset(files, self._labels(key, value, complete, names, ids))
+        return Dataset(files, self._labels(key, value, complete, names, ids), notes=notes)
 
     def _locate(self, ids: list[str]) -> ImagePaths:
         """The files of all images, which must be there; those that are wrong are told in the order of the file."""

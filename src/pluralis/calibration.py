@@ -1,0 +1,128 @@
+"""Two numbers that make logits mean probabilities, by the likelihood of what was written and of how it came to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pluralis.conditional_calibration import Likelihood, most_likely, telling
+from pluralis.losses.rowwise import walk_rows
+from pluralis.losses.selection import Selection, selection_nll, selection_posterior
+from pluralis.losses.selection_one import one_likelihood
+from pluralis.method import Method
+from pluralis.written_rates import chances_by_rates, fit_rates
+
+PICKED = "one of the present labels was picked"
+AT_A_RATE = "each present label was written at the method's rate"
+AT_RATES = "present and absent labels were each written at a rate of their own"
+_ENOUGH = 50  # verified absent labels of which a rate can be told: fewer leave the pick the better guess
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """p = σ(a·z + b): two numbers that make a method's logits mean probabilities."""
+
+    a: float = 1.0
+    b: float = 0.0
+    rates: tuple[float, float] | None = None  # of present and of absent labels being written, where they were fitted
+    by: str = ""  # how labels came to be written, as the fit has it; empty where nothing was fitted
+
+    @classmethod
+    def from_list(cls, values: list[Any]) -> Calibration:
+        """From `to_list`, or from a and b alone."""
+        a, b, rates, by = (*values, None, "")[:4]
+        return cls(a, b, None if rates is None else (rates[0], rates[1]), by)
+
+    def to_list(self) -> list[Any]:
+        """For JSON."""
+        return [self.a, self.b, None if self.rates is None else list(self.rates), self.by]
+
+    def log_odds(self, logits: Tensor) -> Tensor:
+        return self.a * logits + self.b
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return torch.sigmoid(self.log_odds(logits.double())).float()
+
+    def chances(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """[N, C] of each label being present given what was written, where the method does not say how."""
+        if self.rates is None:
+            return selection_posterior(self.log_odds(logits), labels)
+        return chances_by_rates(self.log_odds(logits), labels, self.rates)
+
+
+def how_written(method: Method) -> dict[str, Any]:
+    """How labels came to be written, as the method has it: keywords of `selection_posterior`, if it has."""
+    loss = getattr(method, "loss", None)
+    return loss.how_written() if isinstance(loss, Selection) else {}
+
+
+def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> str:
+    """By which likelihood `calibrate` goes: PICKED, AT_A_RATE or AT_RATES.
+
+    >>> likelihood_words(torch.tensor([[1, 0, -1], [-1, -1, -1]]))
+    'one of the present labels was picked'
+    >>> likelihood_words(torch.tensor([[1, 0, -1], [0, -1, 0]]).repeat(25, 1))
+    'present and absent labels were each written at a rate of their own'
+    """
+    if how and how["mechanism"] == "rate":
+        return AT_A_RATE
+    partial = labels[(labels == 0).any(1)]
+    return AT_RATES if int((partial < 0).sum()) >= _ENOUGH else PICKED
+
+
+def calibrate(logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None) -> tuple[Calibration, float]:
+    """The calibration under which the written labels are most likely, and their mean −log likelihood.
+
+    The likelihood is that of how labels came to be written. `how` is what the method says (`how_written`); the rest
+    is decided by the labels:
+
+    one picked   somebody looked and wrote down one of the labels that are present, any of them equally likely
+                 (`losses.selection`): where hardly any label is verified to be absent
+    a rate       each present label was written at the rate that the method was given or learned
+    two rates    present labels were written at one rate and absent ones verified at another, both fitted along
+                 (`written_rates`): where rows with unknown labels have 50 or more verified absent ones. A label that
+                 is missing at random then says nothing, while a picker would have passed over it.
+
+    Rows without any label say nothing and are left out, unless the method has it that somebody looked at them
+    (unlabelled = "absent"). A weak prior (log a and b normal around 0, with deviations 1 and 3) keeps a handful of rows
+    from running away; with hundreds it is not felt.
+
+    One picked is not the likelihood given that something is present, by which labels are counted: that one cannot tell
+    "either" from "both", ranks models worse (VOC 2012) or about as well (two tables), and can leave hardly any p above
+    1/2. The price is a p that is too high in sum, most of all where rows have hardly more than one label (measured by
+    benchmarks/selection_rules.py).
+    """
+    calibration, nll = calibrate_rows(logits, labels, how)
+    return calibration, float(nll.sum()) / len(nll)
+
+
+def calibrate_rows(logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None) -> tuple[Calibration, Tensor]:
+    """As `calibrate`, with the −log likelihood of each row that has a part in it [n]."""
+    how = how or {}
+    by, every = likelihood_words(labels, how), how.get("unlabelled") == "absent"
+    if by == PICKED:
+        likelihood = _picked(float(how.get("a", 1.0)), every)
+        theta, _ = most_likely(logits, labels, likelihood, every)
+        calibration = Calibration(math.exp(theta[0]), float(theta[1]), by=by)
+        z, y = telling(logits, labels, every)
+        return calibration, likelihood(calibration.log_odds(z), y)[0]
+    fit = fit_rates(logits, labels, how["rate"] if by == AT_A_RATE else None, every)
+    rates = fit.rates if by == AT_RATES else None  # the method's own are with the method
+    return Calibration(math.exp(fit.theta[0]), float(fit.theta[1]), rates, by), fit.nll
+
+
+def _picked(a: float, absent: bool) -> Likelihood:
+    if a == 1.0 and not absent:
+        return selection_nll
+
+    def likelihood(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        nll, slope, _ = walk_rows(one_likelihood(a, absent), logits, labels)
+        assert slope is not None
+        return nll, slope
+
+    return likelihood
