@@ -25,6 +25,7 @@ from pluralis.calibration import (
     calibrate_rows,
     how_written,
     likelihood_words,
+    rate_given,
 )
 from pluralis.conditional_calibration import most_likely
 from pluralis.data.loader import Loader, TensorImages
@@ -263,17 +264,19 @@ def test_the_rule_asks_the_method_and_says_which_likelihood_it_is() -> None:
     net = torch.nn.Linear(5, 5)
     torch.nn.init.eye_(net.weight)
     torch.nn.init.zeros_(net.bias)
-    at_rate, other = (LossMethod(net, loss) for loss in (Selection("rate", rate=0.4), torch.nn.Identity()))
-    assert how_written(other) == {}
+    losses = (Selection("rate", rate=0.4), Selection("rate"), torch.nn.Identity())
+    at_rate, learned, other = (LossMethod(net, loss) for loss in losses)
+    assert how_written(other) == rate_given(other) == rate_given(learned) == {}
 
     def rule(y: np.ndarray, method: LossMethod) -> Observed:
         return Observed(Loader(TensorImages(torch.from_numpy(z).float()), Labels.from_dense(y), size=1), method)
 
     few, some = written(truth, 0.4, 0.0), written(truth, 0.4, 0.2)
-    for y, method, by in ((few, other, PICKED), (few, at_rate, AT_A_RATE), (some, other, AT_RATES)):
+    kinds = ((few, other, PICKED), (few, at_rate, AT_A_RATE), (few, learned, PICKED), (some, other, AT_RATES))
+    for y, method, by in kinds:
         one = rule(y, method)
         figures = one.score(method)
-        found, nll = calibrate(torch.from_numpy(z).float(), torch.from_numpy(y), how_written(method))
+        found, nll = calibrate(torch.from_numpy(z).float(), torch.from_numpy(y), rate_given(method))
         assert figures["score"] == -nll
         assert one.calibration(figures) == found
         assert found.by == by
@@ -317,6 +320,17 @@ def test_a_run_keeps_its_likelihood_and_relabels_by_it(at_rate: bool, tmp_path: 
     else:
         assert torch.equal(found, trained.calibration.chances(part.logits, given))
         assert AT_RATES in words
+
+
+def test_a_sample_goes_by_the_likelihood_that_is_named() -> None:
+    z, truth = drawn(12, rows=4000)
+    y = written(truth, 0.5, 0.01)
+    every, few = calibrate(*tensors(z, y))[0], tensors(z[:200], y[:200])
+    assert (every.by, calibrate(*few)[0].by) == (AT_RATES, PICKED)
+    sample = calibrate(*few, by=every.by)[0]
+    assert sample.by == AT_RATES
+    expected = sample.probabilities(torch.from_numpy(z)).sum(1).mean().item()
+    assert expected == pytest.approx(truth.sum(1).mean(), rel=0.25)
 
 
 def test_examples() -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pluralis import Labels, Loader, LossMethod, Method, Setup, Stage, TensorImages, create_loss, create_method, fit
 from pluralis.errors import PluralisError, RecipeError
+from pluralis.method import Clock
 from pluralis.methods import every_method, start_bias, start_heads
 from pluralis.models import Backbone, LinearHead, Network, create_model
 from pluralis.optim import create_optimizer
@@ -50,6 +51,13 @@ def groups(method: Method, **changes: object) -> dict[str, tuple[int, float, flo
         group["name"]: (len(group["params"]), stage.lr * group["lr_factor"], group["weight_decay"])
         for group in create_optimizer(method, stage).param_groups
     }
+
+
+def test_pictures_may_have_other_channels() -> None:
+    for channels in (1, 4):
+        images = TensorImages(torch.zeros(24, channels, 8, 8, dtype=torch.uint8))
+        (batch, *_) = Loader(images, LABELS, size=8).batches(8, ["flip"], 0, Clock())
+        assert batch.views[0].shape == (8, channels, 8, 8)
 
 
 @pytest.mark.parametrize("name", ["an", "gr", "selection"])
@@ -180,7 +188,6 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "NHWC": (lambda: TensorImages(pictures().permute(0, 2, 3, 1)), r"\(24, 8, 8, 3\): .* permute\(0, 3, 1, 2\)"),
     "one picture": (lambda: TensorImages(pictures()[0]), r"\[N, 3, H, W\] or features \[N, D\], not \(3, 8, 8\)"),
-    "grey": (lambda: TensorImages(pictures()[:, :1]), r"not \(24, 1, 8, 8\)"),
     "numpy": (lambda: TensorImages(pictures().numpy()), r"takes a tensor, not ndarray: use torch.as_tensor"),  # type: ignore[arg-type]
     "long": (lambda: TensorImages(pictures().long()), r"uint8, not torch.int64: use images.to\(torch.uint8\)"),
 }

@@ -61,6 +61,13 @@ def how_written(method: Method) -> dict[str, Any]:
     return loss.how_written() if isinstance(loss, Selection) else {}
 
 
+def rate_given(method: Method) -> dict[str, Any]:
+    """`how_written` as far as `calibrate` should go by it: a rate that was learned with the network errs as it does."""
+    loss = getattr(method, "loss", None)
+    learned = isinstance(loss, Selection) and loss.rate_log_odds is not None
+    return {} if learned else how_written(method)
+
+
 def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> str:
     """By which likelihood `calibrate` goes: PICKED, AT_A_RATE or AT_RATES.
 
@@ -75,15 +82,17 @@ def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> st
     return AT_RATES if int((partial < 0).sum()) >= _ENOUGH else PICKED
 
 
-def calibrate(logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None) -> tuple[Calibration, float]:
+def calibrate(
+    logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None, by: str = ""
+) -> tuple[Calibration, float]:
     """The calibration under which the written labels are most likely, and their mean −log likelihood.
 
-    The likelihood is that of how labels came to be written. `how` is what the method says (`how_written`); the rest
-    is decided by the labels:
+    The likelihood is that of how labels came to be written, `by` if it is named. `how` is what the method says
+    (`rate_given`); the rest is decided by the labels:
 
     one picked   somebody looked and wrote down one of the labels that are present, any of them equally likely
                  (`losses.selection`): where hardly any label is verified to be absent
-    a rate       each present label was written at the rate that the method was given or learned
+    a rate       each present label was written at the rate that the method was given
     two rates    present labels were written at one rate and absent ones verified at another, both fitted along
                  (`written_rates`): where rows with unknown labels have 50 or more verified absent ones. A label that
                  is missing at random then says nothing, while a picker would have passed over it.
@@ -97,14 +106,16 @@ def calibrate(logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = No
     1/2. The price is a p that is too high in sum, most of all where rows have hardly more than one label (measured by
     benchmarks/selection_rules.py).
     """
-    calibration, nll = calibrate_rows(logits, labels, how)
+    calibration, nll = calibrate_rows(logits, labels, how, by)
     return calibration, float(nll.sum()) / len(nll)
 
 
-def calibrate_rows(logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None) -> tuple[Calibration, Tensor]:
+def calibrate_rows(
+    logits: Tensor, labels: Tensor, how: Mapping[str, Any] | None = None, by: str = ""
+) -> tuple[Calibration, Tensor]:
     """As `calibrate`, with the −log likelihood of each row that has a part in it [n]."""
     how = how or {}
-    by, every = likelihood_words(labels, how), how.get("unlabelled") == "absent"
+    by, every = by or likelihood_words(labels, how), how.get("unlabelled") == "absent"
     if by == PICKED:
         likelihood = _picked(float(how.get("a", 1.0)), every)
         theta, _ = most_likely(logits, labels, likelihood, every)

@@ -99,8 +99,8 @@ class Counts:
         """When these numbers are biased, as sentences for the reader."""
         return [
             self._right_if(),
-            "Labels are over-counted where the model is weak, and, if one picked label is assumed, where people wrote"
-            " down more than one.",
+            "Labels are over-counted where the model is weak. If one picked label is assumed, they are counted wrongly"
+            " where people wrote down more than one, and where labels were verified to be absent.",
             "Classes that the model cannot tell apart are counted wrongly, too low or too high: the single labels of"
             " 'either' and of 'both' look alike. The two numbers of the calibration are shared by all classes, so that"
             " the total is surer than the single classes.",

@@ -51,7 +51,7 @@ def inspect_command(
     source = load_source(part, say)
     with prediction_bar("headers") as progress:
         found = inspect_data(source.images, source.labels, source.hints, pairs=top, look=files, progress=progress)
-    for line in (*row_lines(found), unlisted_line(source.images, part.images)):
+    for line in (*row_lines(found), unlisted_line(source.images, part)):
         if line:
             say(line)
     console.print(classes_table(found, top))

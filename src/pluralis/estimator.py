@@ -15,7 +15,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from pluralis.calibration import Calibration, calibrate, how_written
+from pluralis.calibration import Calibration, calibrate, rate_given
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import split
 from pluralis.engine import fit
@@ -243,7 +243,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.calibration_ = Calibration()
         if held is not None:
             given = torch.from_numpy(held.labels.dense())
-            self.calibration_ = calibrate(predict(self.method_, held), given, how_written(self.method_))[0]
+            self.calibration_ = calibrate(predict(self.method_, held), given, rate_given(self.method_))[0]
         self.rule_, self.history_ = result.rule, result.history
 
     def _method(self, width: int, labels: Labels) -> Method:

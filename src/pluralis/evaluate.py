@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pluralis import distributed
-from pluralis.calibration import PICKED, Calibration, calibrate, how_written, likelihood_words
+from pluralis.calibration import PICKED, Calibration, calibrate, likelihood_words, rate_given
 from pluralis.data.loader import Loader, Progress
 from pluralis.errors import DataError, NonFiniteLoss
 from pluralis.method import Method, Predict
@@ -126,10 +126,10 @@ class Observed:
 
     def __init__(self, data: Loader, method: Method | None = None) -> None:
         self._data, self._labels = data, torch.from_numpy(data.labels.dense())
-        self.by = likelihood_words(self._labels, {} if method is None else how_written(method))
+        self.by = likelihood_words(self._labels, {} if method is None else rate_given(method))
 
     def score(self, method: Method) -> dict[str, float]:
-        calibration, nll = calibrate(predict(method, self._data), self._labels, how_written(method))
+        calibration, nll = calibrate(predict(method, self._data), self._labels, rate_given(method))
         found = {"score": -nll, "val nll": nll, "calibration a": calibration.a, "calibration b": calibration.b}
         if calibration.rates is not None:
             found |= dict(zip(RATES, calibration.rates, strict=True))

@@ -16,7 +16,8 @@ def out_of_fold(model: Any, X: Any, y: Any, cv: Any = 5, method: str = "predict_
 
     In the place of scikit-learn's `cross_val_predict`, which numbers the labels of each column anew before it fits: -1
     and 0 then become 0 and 1, so that absent labels are unknown and unknown ones present. `cv` is the number of folds
-    or a splitter of scikit-learn's; `method` is "predict_proba", "decision_function" or "predict".
+    or a splitter of scikit-learn's that goes by rows alone, such as KFold; `method` is "predict_proba",
+    "decision_function" or "predict".
 
     >>> from pluralis import PartialLabelClassifier
     >>> X = np.random.default_rng(0).normal(size=(60, 4))
@@ -24,13 +25,13 @@ def out_of_fold(model: Any, X: Any, y: Any, cv: Any = 5, method: str = "predict_
     (60, 3)
     """
     X, y = indexable(X, y)
-    parts, order = [], []
-    for train, test in check_cv(cv).split(X):
-        fitted = clone(model).fit(_safe_indexing(X, train), _safe_indexing(y, train))
-        parts.append(getattr(fitted, method)(_safe_indexing(X, test)))
-        order.append(test)
-    rows, found = np.concatenate(order), np.concatenate(parts)
+    splits = list(check_cv(cv).split(X))
+    rows = np.concatenate([test for _, test in splits])
     back = np.argsort(rows)
     if not np.array_equal(rows[back], np.arange(X.shape[0] if hasattr(X, "shape") else len(X))):
         raise ValueError("out_of_fold: cv must leave every row out once; give a number of folds, or a KFold")
-    return found[back]
+    found = []
+    for train, test in splits:
+        fitted = clone(model).fit(_safe_indexing(X, train), _safe_indexing(y, train))
+        found.append(getattr(fitted, method)(_safe_indexing(X, test)))
+    return np.concatenate(found)[back]

@@ -44,9 +44,8 @@ def find_images(
     unwanted = read_list(leave_out) if leave_out is not None else set()
     if sum(path.is_dir() for path in paths) > 1 or len(set(names)) < len(names):  # whose file is it?
         names = [_text(path) for path in files]
-    strange = unwanted.difference(names)
-    if strange:
-        raise DataError(f"{leave_out}: {len(strange)} of its images are not there, such as {shown(min(strange))}")
+    if unwanted and unwanted.isdisjoint(names):  # some may be gone already, but not all
+        raise DataError(f"{leave_out}: none of its {len(unwanted)} images is there, such as {shown(min(unwanted))}")
     pairs = [(file, name) for file, name in zip(files, names, strict=True) if name not in unwanted]
     others = [file for file, _ in pairs if is_other(file.name) and file not in paths]
     if others and not every:

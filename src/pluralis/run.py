@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pluralis import __version__, distributed
-from pluralis.calibration import how_written
+from pluralis.calibration import rate_given
 from pluralis.checkpoint import Snapshot, Store, read_snapshot, write_file, write_snapshot
 from pluralis.config import Recipe
 from pluralis.data.loader import Images, Loader, Progress
@@ -192,7 +192,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             few = np.linspace(0, len(split.held.labels) - 1, _CALIBRATION_ROWS).astype(int)
             sample = make_loader(split.held.select(np.unique(few)), recipe, device)
             with runtime.autocast():
-                calibrations = _calibrations(method, sample, views, hooks.say)
+                calibrations = _calibrations(method, sample, views, calibration.by, hooks.say)
         with runtime.autocast():
             figures, per_class = _test_figures(method, test, calibration) if test else ({}, {})
         meta = {
@@ -241,14 +241,17 @@ def _test_figures(
 
 
 def _calibrations(
-    method: Method, held: Loader, views: Sequence[str], say: Callable[[str], None]
+    method: Method, held: Loader, views: Sequence[str], by: str, say: Callable[[str], None]
 ) -> dict[str, list[Any]]:
-    """A calibration for each kind of views: averages over views are less extreme than one, maxima over crops higher."""
+    """A calibration for each kind of views: averages over views are less extreme than one, maxima over crops higher.
+
+    All go `by` the likelihood that all held-out rows have shown to be right: a sample may have too few verified ones.
+    """
     found, given = {}, torch.from_numpy(held.labels.dense())
     for name in views:
         say(f"calibrating for the views {name} on {len(held)} held-out rows: {get_views(name).cost()}")
         try:
-            calibration, _ = calibrate(predict(method, held, views=name), given, how_written(method))
+            calibration, _ = calibrate(predict(method, held, views=name), given, rate_given(method), by)
         except RecipeError as error:  # a network for pictures of one size: what was trained is not lost for that
             say(f"not calibrated for the views {name}: {error}")
             continue

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pluralis.calibration import Calibration, calibrate, how_written
+from pluralis.calibration import Calibration, calibrate, rate_given
 from pluralis.data.loader import Loader
 from pluralis.evaluate import measure, predict
 from pluralis.labels import Labels
@@ -40,7 +40,7 @@ class EveryRule:
 
     def __call__(self, method: Method) -> dict[str, float]:
         held = predict(method, self._held)
-        how = how_written(method)
+        how = rate_given(method)
         calibration, nll = calibrate(held, self._shown, how)
         observed = observed_thresholds(held, self._shown, how)
         found = {"observed score": -nll, "labels expected": observed.labels_a_row}

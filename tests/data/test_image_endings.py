@@ -84,8 +84,10 @@ def test_a_list_of_pictures_is_left_out(tmp_path: Path) -> None:
         (folder / name).touch()
     left.write_text("image\n2.heic\na/1.jpg\n")
     assert find_images([folder], left) == ([folder / "1.jpg"], ["1.jpg"])
-    left.write_text("image\n2.heic\n3.jpg\n")
-    with pytest.raises(DataError, match=r"left\.csv: 1 of its images are not there, such as '3\.jpg'"):
+    left.write_text("image\n2.heic\na/1.jpg\ngone.jpg\n")
+    assert find_images([folder], left) == ([folder / "1.jpg"], ["1.jpg"])
+    left.write_text("image\n3.jpg\n")
+    with pytest.raises(DataError, match=r"left\.csv: none of its 1 images is there, such as '3\.jpg'"):
         find_images([folder], left)
 
 

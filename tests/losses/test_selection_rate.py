@@ -216,10 +216,10 @@ def test_the_method_starts_trains_and_reads_back():
 
 def test_steps_that_suit_weights_suit_the_rate():
     """With Adam at 1e-4 some hundred steps in its own group reach what the labels say."""
-    z, labels = simulated(500, torch.tensor([0.8] * 4), 7)
+    z, labels = simulated(2000, torch.tensor([0.8] * 4), 7)
     loss = create_loss("selection", mechanism="rate", unlabelled="absent").double()
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-4 * loss.lr_factor)
-    for _ in range(1500):
+    for _ in range(400):
         optimizer.zero_grad()
         loss(z, labels).backward()
         optimizer.step()
@@ -277,13 +277,13 @@ def own_loop(rate: float, lr: float, sgd: bool, group: bool = False, epochs: int
     ("lr", "sgd", "group"), [(3.0, True, False), (1e-2, False, False), (3e-3, False, False), (3e-3, False, True)]
 )
 def test_a_plain_optimizer_does_not_run_away_with_the_rate(lr: float, sgd: bool, group: bool) -> None:
-    assert own_loop(0.4, lr, sgd, group) == pytest.approx(0.5, abs=0.2)
+    assert 0.3 < own_loop(0.4, lr, sgd, group) < 0.75  # at a hundred times the pace it ends at 1
 
 
 def test_the_loop_gives_the_rate_a_group_of_its_own() -> None:
     method = create_method("selection", Setup(lambda: create_model("tiny", 3), 3, LABELS), {"mechanism": "rate"})
     (group,) = (g for g in method.param_groups(plan()) if method.loss.rate_log_odds in set(g["params"]))
-    assert (len(group["params"]), group["lr_factor"], group["weight_decay"]) == (1, 30.0, 0.0)
+    assert (len(group["params"]), group["lr_factor"], group["weight_decay"]) == (1, 100.0, 0.0)
 
 
 def test_an_optimizer_made_before_the_start_learns_the_rates() -> None:

@@ -121,6 +121,11 @@ def test_labels_are_the_posterior_of_a_pick(a: float, unlabelled: str) -> None:
     assert (found[EMPTY].sum() == 0) == (unlabelled == "absent")
 
 
+def test_a_loss_that_knows_all_rows_does_not_couple_batches() -> None:
+    assert not relabel(loss="upu").batch_coupled
+    assert relabel(loss="nnpu").batch_coupled
+
+
 def test_after_another_loss_rows_without_a_label_keep_their_calibrated_chance() -> None:
     given = Labels.from_dense(np.where(GIVEN > 0, 1, 0))
     method, logits = relabel(given, loss="an"), torch.randn(6, 4) + 1

@@ -15,7 +15,8 @@ from pluralis.errors import RecipeError
 _SPEC = ".spec"  # beside the tables: whose they are
 _SET = "set"  # in it: what the command line laid over the spec
 _SPEED = ("device", "workers", "decoded", "features", "save_seconds", "compile", "autotune", "record")
-_ELSEWHERE = ("data.images", "data.labels", *(f"run.{name}" for name in _SPEED))
+_FILES = ("data.images", "data.labels", "data.test.images", "data.test.labels", "model.weights", "model.sha256")
+_ELSEWHERE = (*_FILES, *(f"run.{name}" for name in _SPEED))
 _TABLES = ("table.md", "table.tex", "table.csv", "table.html")
 _TAKEN = (*FOLDERS, *_TABLES, "index.html", "figures", "decoded", "digits.safetensors", "digits.sha256")
 

@@ -9,12 +9,15 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from pluralis.config import DataPart
 from pluralis.data.image_endings import ENDINGS
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.images import ImageFiles
 from pluralis.data.inspection import HintFacts, Inspection
 from pluralis.data.loader import Images
 from pluralis.errors import visible
+
+_TABLES = ("csv", "jsonl", "parquet")  # formats whose folder of pictures holds nothing else
 
 
 def row_lines(found: Inspection) -> Iterator[str]:
@@ -32,9 +35,13 @@ def row_lines(found: Inspection) -> Iterator[str]:
         yield hint_line(found.hints)
 
 
-def unlisted_line(images: Images, folder: str) -> str:
-    """How many pictures lie in the folder that no label file lists; nothing where there are none."""
-    if not isinstance(images, ImageFiles) or not os.path.isdir(folder):
+def unlisted_line(images: Images, part: DataPart) -> str:
+    """How many pictures lie in the folder that no label file lists; nothing where there are none.
+
+    Of tables alone: the folders of other formats hold masks and splits that are not read.
+    """
+    folder = part.images
+    if part.format not in _TABLES or not isinstance(images, ImageFiles) or not os.path.isdir(folder):
         return ""
     listed = {os.path.realpath(path) for path in ImagePaths.of(images.paths).texts()}
     names = (os.path.join(at, name) for at, _, files in os.walk(folder) for name in files if _is_picture(name))

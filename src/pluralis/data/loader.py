@@ -61,6 +61,8 @@ class Images(Protocol):
 class TensorImages:
     """Pictures [N, 3, H, W] uint8, or feature vectors [N, D], that are in memory already.
 
+    A network of your own may take pictures of other than three channels; augmentation by colour needs three.
+
     >>> images = TensorImages(torch.zeros(5, 3, 32, 48, dtype=torch.uint8))
     >>> len(images), images.sides(0)
     (5, (48, 32))
@@ -70,8 +72,8 @@ class TensorImages:
         if not isinstance(pixels, Tensor):
             raise DataError(f"TensorImages takes a tensor, not {type(pixels).__name__}: use torch.as_tensor(images)")
         shape = tuple(pixels.shape)
-        if len(shape) != 2 and (len(shape) != 4 or shape[1] != 3):
-            turned = len(shape) == 4 and shape[3] == 3
+        turned = len(shape) == 4 and shape[3] == 3 != shape[1]
+        if len(shape) not in (2, 4) or turned:
             hint = ": colours come before height and width, use permute(0, 3, 1, 2)" if turned else ""
             raise DataError(f"TensorImages takes pictures [N, 3, H, W] or features [N, D], not {shape}{hint}")
         if len(shape) == 4 and pixels.dtype != torch.uint8 and not pixels.is_floating_point():

@@ -120,7 +120,7 @@ class Selection(Loss):
     rows.
 
     The parameter `rate_log_odds` learns at `lr_factor` times the learning rate and without weight decay. In a loop of
-    your own give it to the optimizer in a group of its own, `{"params": loss.parameters(), "lr": 30 * lr,
+    your own give it to the optimizer in a group of its own, `{"params": loss.parameters(), "lr": 100 * lr,
     "weight_decay": 0.0}` for Adam at learning rates that suit a pre-trained network (up to 1e-3); at the higher ones of
     a new network, and for SGD, the learning rate of the weights will do. A rate that moves much faster than the network
     follows its first predictions, which know the written labels alone, up to ρ = 1.
@@ -133,7 +133,7 @@ class Selection(Loss):
 
     paper = "Elkan, Noto: Learning Classifiers from Only Positive and Unlabeled Data, KDD 2008; the pick is our own"
     start_bias = "log-odds"  # where every class starts at p = 1/2 the gradient is nearly flat
-    lr_factor = 30.0  # log-odds have far to go compared with the weights of a network
+    lr_factor = 100.0  # log-odds have far to go compared with the weights of a network
     rate_each: Tensor | None
 
     def __init__(

@@ -95,7 +95,7 @@ class Relabel(Method):
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
-        self.start_bias, self.batch_coupled = teaching.start_bias, teaching.batch_coupled
+        self.start_bias = teaching.start_bias
         self.looks = looks(views, crop_weight)
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
         self.folds = _folds(folds, setup)
@@ -108,6 +108,7 @@ class Relabel(Method):
         self.loss = teaching
         if setup.labels is not None:
             self.loss.start(setup.labels)
+        self.batch_coupled = self.loss.batch_coupled  # some know all rows once they have started
         self.soft = LabelState(setup.rows, setup.classes)
         if not isinstance(self.loss, Selection):  # of present and of absent labels, -1 where one was picked
             self.register_buffer("rates", torch.full((2,), -1.0, dtype=torch.float64))

@@ -6,7 +6,7 @@ Directions are filter-normalised: Li et al., Visualizing the Loss Landscape of N
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,7 +103,8 @@ def run_landscape(
     trained, split = load(run)
     every = len(split.train.labels)
     source = split.train.select(np.unique(np.linspace(0, every - 1, min(images, every)).astype(int)))
-    data = make_loader(source, trained.recipe, next(trained.method.parameters()).device, cache="ram")
+    recipe = replace(trained.recipe, run=replace(trained.recipe.run, decoded=""))  # kept where the run was made
+    data = make_loader(source, recipe, next(trained.method.parameters()).device, cache="ram")
     if loss:
         function: torch.nn.Module = create_loss(loss)
         function.start(split.train.labels)  # type: ignore[operator]
