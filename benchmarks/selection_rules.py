@@ -35,10 +35,10 @@ from torch import Tensor
 
 from benchmarks import frozen_voc, mulan
 from benchmarks.voc_features import read_voc
+from pluralis.calibration import Calibration
 from pluralis.conditional_calibration import given_something, most_likely
 from pluralis.data.protocols import single_positive, split
 from pluralis.estimator import PartialLabelClassifier
-from pluralis.evaluate import Calibration
 from pluralis.labels import Labels
 from pluralis.losses.selection import selection_nll
 from pluralis.metrics import f1_scores, mean_average_precision

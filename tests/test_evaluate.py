@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from pluralis.calibration import Calibration, calibrate
 from pluralis.conditional_calibration import Likelihood, given_something, most_likely
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.errors import DataError
-from pluralis.evaluate import Calibration, Clean, Last, Observed, calibrate, evaluate
+from pluralis.evaluate import Clean, Last, Observed, evaluate
 from pluralis.labels import Labels
 from pluralis.losses.selection import selection_nll
 from pluralis.method import LossMethod

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from pluralis.build import make_method
 from pluralis.config import AUTO, Recipe
 from pluralis.data.loader import TensorImages
 from pluralis.data.source import apply_protocol, load_source, load_split
@@ -21,7 +22,7 @@ from pluralis.labels import Labels
 from pluralis.method import Setup
 from pluralis.methods import create_method, every_method
 from pluralis.models import create_model
-from pluralis.run import _build, load_run, train
+from pluralis.run import load_run, train
 
 RECIPES = [path for path in sorted(Path("recipes").rglob("*.toml")) if path.parent.name != "papers"]  # specs
 CLASSES = ["bird", "boat", "bus"]
@@ -544,6 +545,6 @@ def test_labels_may_lie_elsewhere_than_images(tmp_path: Path) -> None:
 def test_the_network_in_full(path: Path) -> None:
     recipe, _ = settle(Recipe.load(path, ['model.weights=""']), TensorImages(torch.zeros(1, 3, 64, 64)))
     labels = Labels.from_dense(2 * truth(6) - 1, CLASSES)
-    method = _build(recipe, labels).eval()
+    method = make_method(recipe, labels).eval()
     assert method.param_groups(recipe.train)
     assert method.predict(torch.zeros(1, 3, 64, 64)).shape == (1, 3)

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from pluralis.calibration import Calibration
 from pluralis.checkpoint import read_snapshot, write_snapshot
 from pluralis.cli import app
 from pluralis.config import Recipe
@@ -19,7 +20,7 @@ from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.scenes import make_scenes
 from pluralis.data.source import Source
 from pluralis.errors import RecipeError
-from pluralis.evaluate import Calibration, evaluate, predict
+from pluralis.evaluate import evaluate, predict
 from pluralis.labels import Labels
 from pluralis.method import LossMethod
 from pluralis.metrics import mean_average_precision

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pluralis.calibration import Calibration
 from pluralis.conditional_calibration import calibrations, given_something, most_likely, telling
 from pluralis.errors import DataError, LabelError
-from pluralis.evaluate import Calibration
 from pluralis.inputs import Array, Matrix, as_tensor, check_labels
 from pluralis.labels import Labels
 from pluralis.losses.selection import Rate, check_writing, selection_posterior

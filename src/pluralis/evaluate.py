@@ -16,8 +16,6 @@ from pluralis.method import Method, Predict
 from pluralis.metrics import f1_scores, mean_average_precision
 from pluralis.views import Views, get_views, view_logits
 
-__all__ = ["Calibration", "Clean", "Last", "Observed", "Rule", "calibrate", "evaluate", "measure", "predict"]
-
 _PREDICT_BATCH = 256
 RATES = ("present written", "absent written")  # in the history, where both rates are fitted
 

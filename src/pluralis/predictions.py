@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pluralis.data.check import read_list
 from pluralis.data.formats.csv import neutralise
-from pluralis.data.image_endings import ENDINGS, is_image, is_other
+from pluralis.data.image_endings import ENDINGS, is_other, is_picture
 from pluralis.data.whole_file import make_folder, whole_text
 from pluralis.errors import DataError, RecipeError, shown
 
@@ -33,7 +33,7 @@ def find_images(
     names: list[str] = []
     for path in paths:
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if _is_picture(p.name) and p.is_file()]
+            inside = [p for p in sorted(path.rglob("*")) if is_picture(p.name) and p.is_file()]
             files += inside
             names += [_text(p.relative_to(path)) for p in inside]
         elif path.is_file():
@@ -56,10 +56,6 @@ def find_images(
     if not pairs:
         raise DataError(f"no image in {', '.join(map(str, paths))}; known endings: {', '.join(ENDINGS)}")
     return [file for file, _ in pairs], [name for _, name in pairs]
-
-
-def _is_picture(name: str) -> bool:
-    return not name.startswith("._") and (is_other(name) or is_image(name))
 
 
 def check_out(path: Path, force: bool) -> None:

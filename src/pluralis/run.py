@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pluralis import __version__, distributed
-from pluralis.calibration import rate_given
+from pluralis.build import make_method, make_setup
+from pluralis.calibration import Calibration, calibrate, rate_given
 from pluralis.checkpoint import Snapshot, Store, read_snapshot, write_file, write_snapshot
 from pluralis.config import Recipe
 from pluralis.data.loader import Images, Loader, Progress
@@ -23,17 +24,15 @@ from pluralis.data.source import Source, Split, check_classes, load_split
 from pluralis.defaults import check_views, settle
 from pluralis.engine import Look, Report, fit
 from pluralis.errors import CheckpointError, RecipeError
-from pluralis.evaluate import Calibration, Clean, Last, Observed, Rule, calibrate, evaluate, measure, predict
+from pluralis.evaluate import Clean, Last, Observed, Rule, evaluate, measure, predict
 from pluralis.features import FeatureCache, FeatureRows, default_cache, frozen_network
 from pluralis.guesses import Table, write_guesses, write_soft_labels
 from pluralis.labels import Labels
-from pluralis.method import Method, Setup
-from pluralis.methods import create_method, start_heads
+from pluralis.method import Method
+from pluralis.methods import create_method
 from pluralis.metrics import average_precision
-from pluralis.models import Network, create_model
 from pluralis.run_folder import check_data, check_folder, check_recipe, only_one
 from pluralis.runtime import Runtime, choose_device
-from pluralis.seeding import derive
 from pluralis.views import Views, get_views, views_name
 from pluralis.watch import TrainingRows
 from pluralis.watch_rules import EveryRule
@@ -132,7 +131,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return load_run(folder, recipe.run.device, resumed=True)
         for line in choices:
             hooks.say(line)
-        method = _build(recipe, split.train.labels)
+        method = make_method(recipe, split.train.labels)
         hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")
@@ -275,7 +274,7 @@ def load_run(folder: Path, device: str = "auto", *, resumed: bool = False) -> Tr
         raise CheckpointError(f"{folder / 'model.json'} is not the model of a run: name the folder of a `train`")
     recipe = Recipe.from_dict(snapshot.meta["recipe"])
     method = create_method(
-        recipe.method.name, _setup(recipe, len(snapshot.meta["classes"]), weights=None), recipe.method.params
+        recipe.method.name, make_setup(recipe, len(snapshot.meta["classes"]), weights=None), recipe.method.params
     )
     missing, unexpected = method.load_state_dict(snapshot.tensors, strict=False)
     if unexpected or [key for key in missing if not key.startswith(method.memory or ("\0",))]:
@@ -322,35 +321,6 @@ def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool
         {name: Calibration.from_list(values) for name, values in meta.get("calibrations", {}).items()},
         meta.get("per class AP", {}),
     )
-
-
-def _build(recipe: Recipe, labels: Labels) -> Method:
-    """The method with its starting weights: a function of the recipe and the labels alone."""
-    torch.manual_seed(derive(recipe.run.seed, "weights"))
-    setup = _setup(recipe, len(labels.classes), recipe.model.weights or None, labels)
-    method = create_method(recipe.method.name, setup, recipe.method.params)
-    for _, net in method.networks():  # a wrong number shows before any work
-        net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)
-    start_heads(method, labels, recipe.method.start_bias)
-    return method
-
-
-def _setup(recipe: Recipe, classes: int, weights: str | None, labels: Labels | None = None) -> Setup:
-    part = recipe.model
-
-    def make_net() -> Network:
-        return create_model(
-            part.backbone,
-            classes,
-            part.head,
-            weights,
-            sha256=part.sha256 or None if weights else None,
-            dropout=part.dropout,
-            drop_path=part.drop_path,
-            head_params=part.head_params,
-        )
-
-    return Setup(make_net, classes, labels)
 
 
 def _rule(recipe: Recipe, held: Loader | None, method: Method) -> Rule:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 
+from pluralis.build import make_network
 from pluralis.checkpoint import write_file
 from pluralis.config import AUTO, Recipe, changed_keys
 from pluralis.data.loader import Images
@@ -21,7 +22,7 @@ from pluralis.losses import LOSSES
 from pluralis.losses.base import parameters
 from pluralis.method import Setup
 from pluralis.methods import create_method
-from pluralis.models import Network, create_model
+from pluralis.models import Network
 from pluralis.params import number
 from pluralis.run import Hooks
 from pluralis.run_folder import TUNE, check_folder, has_begun, only_one
@@ -140,17 +141,10 @@ def _check(recipe: Recipe, folder: Path) -> None:
 
 def _check_method(recipe: Recipe, labels: Labels) -> None:
     """Build it once: a mistake should not show after candidates, or all of them, are trained."""
-    part, classes = recipe.model, len(labels.classes)
+    classes = len(labels.classes)
 
     def make_net() -> Network:
-        net = create_model(
-            part.backbone,
-            classes,
-            part.head,
-            dropout=part.dropout,
-            drop_path=part.drop_path,
-            head_params=part.head_params,
-        )
+        net = make_network(recipe.model, classes)
         net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)
         return net
 

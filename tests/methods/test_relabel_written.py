@@ -11,10 +11,11 @@ import torch
 from scipy.integrate import quad
 
 from pluralis import PartialLabelClassifier, Recipe, load_run, train
+from pluralis.calibration import calibrate
 from pluralis.checkpoint import Store, state_hash
 from pluralis.engine import fit
 from pluralis.errors import Interrupted, RecipeError
-from pluralis.evaluate import calibrate, predict
+from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.losses import Selection
 from pluralis.method import Batch, Clock, LossMethod, Setup

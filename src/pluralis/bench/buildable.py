@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from pluralis.bench.runs import Run
+from pluralis.build import make_network
 from pluralis.config import ModelPart, Recipe
 from pluralis.data.loader import TensorImages
 from pluralis.defaults import settle
@@ -22,7 +23,7 @@ from pluralis.errors import PluralisError, RecipeError
 from pluralis.losses import LOSSES, create_loss
 from pluralis.method import Setup
 from pluralis.methods import START_BIASES, create_method
-from pluralis.models import Network, create_backbone, create_model, load_weights
+from pluralis.models import Network, create_backbone, load_weights
 from pluralis.runtime import Runtime
 
 _CLASSES = 100  # how many there are, the data says later
@@ -76,15 +77,7 @@ def _build(model: str, method: str, freeze: int) -> None:
 
 @lru_cache(maxsize=_NETWORKS)
 def _network(model: str) -> Network:
-    part = ModelPart(**json.loads(model))
-    return create_model(
-        part.backbone,
-        _CLASSES,
-        part.head,
-        dropout=part.dropout,
-        drop_path=part.drop_path,
-        head_params=part.head_params,
-    )
+    return make_network(ModelPart(**json.loads(model)), _CLASSES)
 
 
 def _another(net: Network) -> Network:

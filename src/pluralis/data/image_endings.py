@@ -21,6 +21,15 @@ def is_other(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in _OTHERS
 
 
+def is_picture(name: str) -> bool:
+    """Whether a file is a picture by its ending, of whatever kind; what a Mac writes beside one is not.
+
+    >>> is_picture("a.HEIC"), is_picture("a.jpg"), is_picture("._a.jpg")
+    (True, True, False)
+    """
+    return not name.startswith("._") and (is_other(name) or is_image(name))
+
+
 def is_image(name: str) -> bool:
     """Whether a file is an image by its ending; DataError where it is a picture of a kind that is not decoded.
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pluralis.config import DataPart
-from pluralis.data.image_endings import ENDINGS
+from pluralis.data.image_endings import is_picture
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.images import ImageFiles
 from pluralis.data.inspection import HintFacts, Inspection
@@ -44,13 +44,9 @@ def unlisted_line(images: Images, part: DataPart) -> str:
     if part.format not in _TABLES or not isinstance(images, ImageFiles) or not os.path.isdir(folder):
         return ""
     listed = {os.path.realpath(path) for path in ImagePaths.of(images.paths).texts()}
-    names = (os.path.join(at, name) for at, _, files in os.walk(folder) for name in files if _is_picture(name))
+    names = (os.path.join(at, name) for at, _, files in os.walk(folder) for name in files if is_picture(name))
     count = sum(os.path.realpath(name) not in listed for name in names)
     return f"{count:,} image files in the folder are not listed (`pluralis predict` tags them)" if count else ""
-
-
-def _is_picture(name: str) -> bool:
-    return not name.startswith("._") and name.lower().endswith(ENDINGS)
 
 
 def hint_line(hints: HintFacts) -> str:

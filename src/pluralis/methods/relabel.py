@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis import distributed
+from pluralis.calibration import calibrate
 from pluralis.errors import RecipeError
-from pluralis.evaluate import calibrate
 from pluralis.losses import LOSSES, Loss, Selection, create_loss, selection_posterior
 from pluralis.method import Batch, Clock, Method, PredictTrain, Setup, loss_group
 from pluralis.methods.start import start_values
