@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -264,6 +265,19 @@ def test_several_processes_decode_once(images: ImageFiles, tmp_path: Path) -> No
     total = int(expected(images).sum())
     assert sorted(found) == [(0, total), (0, total), (0, total), (5, total)]
     assert len(kept(tmp_path / "kept")) == 1
+
+
+def test_many_that_come_at_the_same_moment(images: ImageFiles, tmp_path: Path) -> None:
+    """Each that has waited makes, locks and removes the same file again, while another looks whether it is there."""
+    squares = torch.zeros(len(images), 3, SIZE, SIZE, dtype=torch.uint8)
+
+    def find(round: int) -> Path:
+        return decoded.find_or_make(tmp_path / str(round), images, SIZE, lambda: [squares], lambda line: None).path
+
+    with ThreadPoolExecutor(8) as pool:
+        for round in range(60):
+            assert len({*pool.map(find, [round] * 8)}) == 1
+            assert len(kept(tmp_path / str(round))) == 1
 
 
 def test_a_folder_that_cannot_be_written_or_is_too_small(

@@ -154,15 +154,23 @@ def _only_one(path: Path, say: Say) -> Iterator[BinaryIO]:
                 say("another process decodes the same images: waiting for it")
                 fcntl.flock(file, fcntl.LOCK_EX)
             # Who was first has renamed or removed the file that we have waited for.
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            if not _lies_at(file, path):
                 continue
             file.truncate(0)
             try:
                 yield file
             finally:
-                if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                if _lies_at(file, path):
                     path.unlink()
             return
+
+
+def _lies_at(file: BinaryIO, path: Path) -> bool:
+    """Whether `path` is still this open file: others may rename, remove and make files there at any moment."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _write(file: BinaryIO, batches: Iterable[Tensor]) -> None:
