@@ -14,9 +14,8 @@ Groups of runs, in this order:
     mean         all of them with mean pooling
     shares       75, 50 or 25 % of the positives left, and no negatives
     picks        annotators who do not pick at random
-    ideas        options of our default and of its head, mostly one seed, and all labels with the same head
-    sharp        pictures stored at 320 px, from which what is seen at 256 px is cut
-    depth        residual blocks left out at random while training (model.drop_path), as the backbone itself was trained
+    ideas        options of our default and of its head, one seed, and all labels with the same head
+    start        heads from the other bias: pooled class maps from log-odds, mean pooling from zero
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -49,6 +48,7 @@ from typing import Any
 FAIR = "recipes/voc2012/fair.toml"
 FACTORS = (1, 10)
 VIEWS_FILE = "views.json"  # beside a run's model
+MORE_VIEWS = ("standard", "thorough")
 # Of methods that have changed since the first runs: what a recipe meant then that does not say it.
 FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
     "csl": {"likely": 5},
@@ -95,6 +95,9 @@ class Row:
         plain["model"]["head"] = "linear"
         plain["train"]["epochs"] = 10
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
+        own = method_class(self.method).start_bias
+        if loaded.model.head in ("lse", "csra") and (loaded.method.start_bias, own) == ("method", "log-odds"):
+            said["method"]["start_bias"] = "zero"  # the first runs followed the method
         if self.method == "lac" and recipe["select"]["rule"] != "last":
             said["select"]["from"] = "the last stage"  # the first runs chose from both
         if self.method == "lac" and params.get("variant") != "released":
@@ -271,59 +274,30 @@ def pick_rows() -> Iterator[Row]:
             yield Row("picks", f"{name}, {pick}", name, settings, seeds=1)
 
 
-HEAD_IDEAS = {  # what is tried -> settings over those of LSE; all labels are to be compared with the same head
-    "drop places": ("model.head_params.drop=place",),
-    "no dropout": ("model.dropout=0",),
-    "csra": ("model.head=csra",),
-    "csra, drop places": ("model.head=csra", "model.head_params.drop=place"),
-    "r learned": ("model.head_params.r=learn",),
-}
-RELABEL_IDEAS = {
-    "5 folds": ("method.params.folds=5",),
-    "strong student": ("method.params.student=strong",),
-    "refresh 0.1": ("method.params.refresh=0.1",),
+CSRA, STRONG = "model.head=csra", "method.params.student=strong"
+IDEAS = {  # what is tried of relabel -> settings over those of LSE; the file holds more that did not help
+    "csra": (CSRA,),
     "pair": ("method.params.pair=true",),
-    **HEAD_IDEAS,
-    "csra, strong student": ("model.head=csra", "method.params.student=strong"),
-    "pair, strong student": ("method.params.pair=true", "method.params.student=strong"),
-    "csra, strong crops": ("model.head=csra", "method.params.student=strong-crop"),
-    "strong crops": ("method.params.student=strong-crop",),
-    "csra, pair": ("model.head=csra", "method.params.pair=true"),
-    "csra, pair, strong crops": ("model.head=csra", "method.params.pair=true", "method.params.student=strong-crop"),
-    "r 0.25": ("model.head_params.r=0.25",),
-    "r 1": ("model.head_params.r=1",),
+    "csra, pair": (CSRA, "method.params.pair=true"),
+    "strong student": (STRONG,),
+    "csra, strong student": (CSRA, STRONG),
+    "strong crops": (f"{STRONG}-crop",),
+    "csra, strong crops": (CSRA, f"{STRONG}-crop"),
 }
-PROMISING = ("relabel, strong student",)  # with three seeds
 
 
 def idea_rows() -> Iterator[Row]:
-    for name, ideas in (("relabel", RELABEL_IDEAS), ("all labels", HEAD_IDEAS)):
-        for idea, settings in ideas.items():
-            row, settings = f"{name}, {idea}", (*SYSTEMS[name], *LSE, *settings)
-            yield Row("ideas", row, _method(name), settings, 3 if row in PROMISING else 1, views=True)
+    for idea, settings in IDEAS.items():
+        yield Row("ideas", f"relabel, {idea}", "relabel", (*LSE, *settings), 1, views=True)
+    for name in ("all labels", "selection"):  # to be compared with the same head
+        yield Row("ideas", f"{name}, csra", _method(name), (*SYSTEMS[name], *LSE, CSRA), 1, views=True)
 
 
-SHARP = ("data.store_size=320",)  # crops and larger views are cut from squares of 320 px, not stretched from 256
-
-
-def sharp_rows() -> Iterator[Row]:
-    for name in ("relabel", "all labels", "selection", "an", "gr"):
-        yield Row("sharp", f"{name}, lse", _method(name), (*SYSTEMS[name], *LSE, *SHARP), views=True)
-    csra = ("model.head=csra", *SHARP)
-    for name in ("relabel", "all labels", "selection"):
-        yield Row("sharp", f"{name}, csra", _method(name), (*SYSTEMS[name], *csra), views=True)
-    yield Row("sharp", "relabel, csra, strong student", "relabel", (*csra, "method.params.student=strong"), views=True)
-    yield Row("sharp", "gr, lse, head from zero", "gr", (*LSE, *SHARP, "method.start_bias=zero"), 1, views=True)
-
-
-def depth_rows() -> Iterator[Row]:
-    depth = ("model.drop_path=0.2",)
-    for name in ("selection", "gr", "relabel", "all labels", "an", "em"):
-        yield Row("depth", f"{name}, lse", _method(name), (*SYSTEMS[name], *LSE, *depth), views=True)
-    for name in ("relabel", "all labels"):
-        yield Row("depth", f"{name}, csra", _method(name), (*SYSTEMS[name], "model.head=csra", *depth), views=True)
-    for name in ("selection", "gr", "all labels", "an"):
-        yield Row("depth", name, _method(name), (*SYSTEMS[name], *depth), views=True)
+def start_rows() -> Iterator[Row]:
+    for head, bias in (("lse", "log-odds"), ("linear", "zero")):
+        for name in ("relabel", "all labels", "selection", "gr", "pu-mlc"):
+            settings = (*SYSTEMS[name], f"model.head={head}", f"method.start_bias={bias}")
+            yield Row("start", f"{name}, {head}, from {bias}", _method(name), settings, views=True)
 
 
 class Bench:
@@ -352,17 +326,17 @@ class Bench:
             "shares": share_rows,
             "picks": pick_rows,
             "ideas": idea_rows,
-            "sharp": sharp_rows,
-            "depth": depth_rows,
+            "start": start_rows,
         }
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]
 
     def runs(self, row: Row) -> dict[int, dict[str, Any]]:
-        """By seed: the runs of this very recipe that the file holds, and those that are finished here."""
-        wanted = row.recipe_hash(self.settings)
-        held = self.known.get(row.key, {}).get("runs", [])
-        runs = {run["seed"]: run for run in held if run["recipe"] == wanted}
+        """By seed: the runs of this very recipe that the file holds, its own before others', and those made here."""
+        wanted, needed = row.recipe_hash(self.settings), {f"{views} mAP" for views in MORE_VIEWS if row.views}
+        others = [run for line in self.known.values() for run in line["runs"] if run["recipe"] == wanted]
+        own = [run for run in self.known.get(row.key, {}).get("runs", []) if run["recipe"] == wanted]
+        runs = {run["seed"]: run for run in (*others, *own) if needed <= run.keys()}
         for seed in range(row.seeds):
             folder = self.folder(row, seed)
             looked = folder / VIEWS_FILE
@@ -403,12 +377,12 @@ class Bench:
         return {row.key: _line(row, runs) for row in self.rows() if (runs := self.runs(row))}
 
     def write(self) -> None:
+        self.known |= self.lines()
         if self.file is None:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.file.with_suffix(".tmp")
-        rows = list({**self.known, **self.lines()}.values())
-        temporary.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        temporary.write_text(json.dumps({"rows": list(self.known.values())}, indent=1) + "\n")
         temporary.replace(self.file)
 
 
@@ -509,7 +483,7 @@ def _look(folder: Path) -> None:
     data = make_loader(test, run.recipe, device, cache=run.recipe.run.cache)
     figures = {}
     with torch.no_grad(), Runtime(device, run.recipe.run.precision).autocast():
-        for views in ("standard", "thorough"):
+        for views in MORE_VIEWS:
             found = evaluate(run.method, data, run.calibration_of(views), views=views)
             figures |= {f"{views} {key}": found[key] for key in ("mAP", "CF1", "OF1")}
     temporary = folder / f".{VIEWS_FILE}"
@@ -532,7 +506,7 @@ def _run(meta: dict[str, Any], seed: int, recipe: str) -> dict[str, Any]:
 
 def _line(row: Row, runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
     line: dict[str, Any] = dataclasses.asdict(row) | {"seeds": len(runs)}
-    more = [f"{views} mAP" for views in ("standard", "thorough") if row.views]
+    more = [f"{views} mAP" for views in MORE_VIEWS if row.views]
     for key in ("mAP", "CF1", "OF1", "seconds", *more):
         values = [run[key] for run in runs.values()]
         spread = statistics.stdev(values) if len(values) > 1 else None

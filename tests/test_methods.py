@@ -32,6 +32,24 @@ def test_every_method_states_its_bias_and_gets_it(name: str) -> None:
     assert torch.equal(net.head.get_parameter("fc.bias"), start_values(LABELS, method.start_bias))
 
 
+@pytest.mark.parametrize("head", ["lse", "csra"])
+def test_class_maps_start_from_zero_if_the_backbone_learns_and_no_bias_is_stated(head: str) -> None:
+    """The students of a method that starts heads anew as well."""
+    for frozen, stated, expected in (
+        (False, "method", "zero"),
+        (True, "method", "log-odds"),
+        (False, "log-odds", "log-odds"),
+    ):
+        net = create_model("tiny", 3, head)
+        if frozen:
+            net.freeze("all")
+        method = create_method("selection", Setup(lambda net=net: net, 3, LABELS))
+        start_heads(method, LABELS, stated)
+        logits = net.head(torch.zeros(1, net.head.get_parameter("fc.weight").shape[1], 2, 2))[0]
+        assert torch.allclose(logits, start_values(LABELS, expected)), (frozen, stated)
+        assert (method.start_bias, method.restart_bias) == (expected, expected)
+
+
 def test_unknown_names() -> None:
     with pytest.raises(RecipeError, match="did you mean 'gr'"):
         method_class("grr")

@@ -95,11 +95,9 @@ def train(
             plan = choose(plan, out, 60.0 if tune_minutes is None else tune_minutes, hooks).recipe
         run = train_run(plan, out, hooks, views=list(VIEWS))
     plan = run.recipe  # with what was left open
-    own, bias = run.method.start_bias, plan.method.start_bias
-    bias = f"the method's own ({own})" if bias == "method" else bias
     chosen = run.history[run.chosen]
     stage = stage_text(chosen["stage"], int(run.history[-1]["stage"]) + 1)
-    say(f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])}; starting bias: {bias}")
+    say(f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])}; starting bias: {run.method.start_bias}")
     if "score" in chosen and run.chosen == len(run.history) - 1:
         longer = f"--set train.epochs={2 * plan.train.epochs} and a new --out"
         say(f"the last epoch was the best: more may help ({longer})")

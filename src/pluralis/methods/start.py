@@ -15,7 +15,7 @@ START_BIASES = ("zero", "log-odds")
 
 
 def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
-    """Show every head the labels, and set its starting bias: one of `START_BIASES`, or what suits the `method`.
+    """Show every head the labels, and set its starting bias: one of `START_BIASES`, or what suits head and `method`.
 
     A network that is not a `Network` keeps the bias that it has: set that of its last layer to `start_bias`.
     """
@@ -26,7 +26,11 @@ def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
             f'method.start_bias is "log-odds", but no network of {type(method).__name__} has a head that can be told'
             " from its backbone: set the bias of its last layer to pluralis.start_bias(loss, labels)"
         )
-    if bias != "method":  # what is stated holds wherever heads start
+    for _, net in method.networks():
+        learns = any(weight.requires_grad for weight in net.backbone.parameters())
+        if bias == "method" and net.head.start_bias is not None and learns:
+            bias = net.head.start_bias
+    if bias != "method":  # what is stated, or the head's own, holds wherever heads start
         method.start_bias = method.restart_bias = bias
     for _, net in method.networks():
         net.head.start(labels)
@@ -36,7 +40,8 @@ def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
 def start_bias(suits: nn.Module, labels: Labels | Any) -> Tensor:
     """[C] the bias that a last layer should start from to suit a loss or a method, by labels [N, C] in {+1, 0, -1}.
 
-    Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency.
+    Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency. Where
+    class maps are pooled otherwise than by their mean, as the heads `lse` and `csra` do, keep zeros for all.
 
     >>> from pluralis.losses import create_loss
     >>> labels = torch.tensor([[1, 0, 0], [1, 0, -1], [0, 1, 0]])
