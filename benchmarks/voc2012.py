@@ -97,7 +97,7 @@ class Row:
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
         own = method_class(self.method).start_bias
         if loaded.model.head in ("lse", "csra") and (loaded.method.start_bias, own) == ("method", "log-odds"):
-            said["method"]["start_bias"] = "zero"  # the first runs followed the method
+            said["method"]["start_bias"] = "zero"  # as it is with 20 classes; the first runs followed the method
         if self.method == "lac" and recipe["select"]["rule"] != "last":
             said["select"]["from"] = "the last stage"  # the first runs chose from both
         if self.method == "lac" and params.get("variant") != "released":

@@ -58,7 +58,7 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = pluralis(*train_words(photos, out))
     assert done.returncode == 0, done.stderr
     assert "rule: observed" in done.stdout
-    assert "starting bias: zero" in done.stdout
+    assert "starting bias: equal" in done.stdout
     return out
 
 
@@ -256,7 +256,7 @@ def test_train_says_what_it_does_and_what_comes_next(photos: Path, tmp_path: Pat
     )
     assert said.count("val nll: how surprised") == 1
     assert "the last epoch was the best: more may help (--set train.epochs=2 and a new --out)" in said
-    assert f"`pluralis relabel '{tmp_path / 'my run'}' --out missing.csv`" in said
+    assert f"`pluralis relabel '{tmp_path / 'my run'}' --out missing.csv --html missing.html`" in said
 
 
 def test_a_wrong_method_shows_before_the_data_is_read(tmp_path: Path) -> None:

@@ -11,13 +11,16 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
+from scipy.special import expit, logit
 
 from pluralis import count_labels
+from pluralis.calibration import AT_RATES, calibrate
 from pluralis.conditional_calibration import calibrations, given_something
 from pluralis.counting import Counts
 from pluralis.errors import DataError, LabelError, RecipeError
 from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
+from pluralis.written_rates import draw_rates, fit_rates
 
 
 def simulate(rows: int, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -317,3 +320,136 @@ def test_a_rate_for_each_class_may_be_a_list():
         for kind in (rates, np.array(rates), torch.tensor(rates, dtype=torch.float64))
     ]
     assert found[0] == found[1] == found[2]
+
+
+def at_rates(
+    rows: int, rng: np.random.Generator, rate: float, verified: float, classes: int = 12
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, what is there, and the labels of people who write present labels at one rate and absent ones at another.
+
+    With rate 0 one of the present labels is written.
+    """
+    z, truth, one = simulate(rows, classes, rng)
+    draw = rng.random(z.shape)
+    return z, truth, np.where(truth, one if rate == 0 else draw < rate, -1 * (draw < verified)).astype(np.int8)
+
+
+WAYS = [(0.3, 0.3), (0.6, 0.1), (0.8, 0.5), (0.0, 0.05)]
+
+
+def covered_at_rates(simulations: range, rate: float, verified: float, held: int) -> tuple[float, float, float]:
+    """How often the interval holds the true number, in all and by class, and by how much labels an image are off."""
+    totals, parts, errors = [], [], []
+    for seed in simulations:
+        rng = np.random.default_rng(seed)
+        (z, truth, y), (held_z, _, held_y) = (at_rates(n, rng, rate, verified) for n in (400, held))
+        found = count_labels((z - 1) / 2, y, ((held_z - 1) / 2, held_y), seed=seed, draws=300)
+        assert found.calibration.by == AT_RATES
+        totals.append(found.total.low <= truth.sum() <= found.total.high)
+        parts += [c.low <= n <= c.high for c, n in zip(found.classes, truth.sum(0), strict=True)]
+        errors.append((found.total.expected - truth.sum()) / 400)
+    return float(np.mean(totals)), float(np.mean(parts)), float(np.mean(errors))
+
+
+@pytest.mark.parametrize(("rate", "verified"), WAYS)
+def test_verified_absent_labels_are_counted_by_two_rates(rate: float, verified: float) -> None:
+    """As if one label had been picked, the first way would be off by one label an image, and no interval hold it."""
+    total, parts, error = covered_at_rates(range(10), rate, verified, 400)
+    assert total >= 0.8
+    assert 0.85 <= parts <= 0.995
+    assert abs(error) < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "verified"), WAYS)
+def test_intervals_by_two_rates_hold_the_truth_nearly_as_often_as_they_say(rate: float, verified: float) -> None:
+    total, parts, _ = covered_at_rates(range(1000, 1200), rate, verified, 800)
+    assert 0.88 <= total <= 0.99
+    assert 0.88 <= parts <= 0.99
+
+
+@pytest.mark.parametrize("unlabelled", ["skip", "absent"])
+def test_labels_by_rates_are_the_closed_form(unlabelled: str) -> None:
+    """Looked at, a row without any label is one more of which the labels stayed unwritten."""
+    z, _, y = at_rates(300, np.random.default_rng(0), 0.5, 0.1)
+    y[:40] = 0
+    every = unlabelled == "absent"
+    fit = fit_rates(torch.from_numpy(z), torch.from_numpy(y), every=every)
+    p = expit(np.exp(fit.theta[0]) * z + fit.theta[1])
+    present, absent = ((1 - rate) * share for rate, share in zip(fit.rates, (p, 1 - p), strict=True))
+    r = present / (present + absent)
+    skipped = (y == 0).all(1) & (not every)
+    r[skipped] = p[skipped]
+    r = np.where(y == 0, r, y > 0)
+    found = count_labels(z, y, (z, y), unlabelled=unlabelled, draws=20_000)
+    np.testing.assert_allclose([c.expected for c in found.classes], r.sum(0), rtol=1e-9)
+    assert found.calibration.rates == fit.rates
+    assert found.held_out == (~skipped).sum()
+    assert every or skipped.sum() >= 40
+    alone = np.sqrt((r * (1 - r)).sum())
+    assert (found.total.high - found.total.low) / (2 * 1.96) > 1.2 * alone  # the calibration errs too
+    if not every:
+        assert found.calibration == calibrate(torch.from_numpy(z), torch.from_numpy(y))[0]
+
+
+def test_one_step_from_fitted_rates_is_close_to_fitting_anew() -> None:
+    z, _, y = (torch.from_numpy(x) for x in at_rates(400, np.random.default_rng(0), 0.6, 0.2))
+    drawn = draw_rates(z, y, 400, np.random.default_rng(0))
+
+    def refit(rows: np.ndarray) -> np.ndarray:
+        fit = fit_rates(z[rows], y[rows])
+        return np.array([*fit.theta, np.log1p(-fit.rates[0]) - np.log1p(-fit.rates[1])])
+
+    rng = np.random.default_rng(1)
+    anew = np.stack([refit(rng.integers(400, size=400)) for _ in range(60)])
+    np.testing.assert_allclose(drawn.best, refit(np.arange(400)), rtol=1e-6)
+    ratio = drawn.steps.std(0) / anew.std(0)
+    assert ((ratio > 0.7) & (ratio < 1.4)).all(), ratio
+    assert np.corrcoef(drawn.steps.T) == pytest.approx(np.corrcoef(anew.T), abs=0.3)
+
+
+@pytest.mark.parametrize("verified", [49, 50])
+def test_fewer_than_fifty_absent_labels_leave_the_pick(verified: int) -> None:
+    z, truth, y = simulate(200, 6, np.random.default_rng(0))
+    order = np.random.default_rng(1).permutation((~truth).sum())[:verified]
+    y[tuple(np.argwhere(~truth)[order].T)] = -1
+    found = count_labels(z, y, (z, y))
+    rated = verified == 50
+    assert (found.calibration.rates is not None) == rated
+    said = " ".join(found.caveats())
+    assert ("absent ones verified with another" in said) == rated
+    assert ("picked at random" in said) != rated
+    if rated:
+        assert "{:.2f} and {:.2f}".format(*found.calibration.rates or ()) in said
+    assert count_labels(z, y).calibration.rates is None  # nothing is held out that could tell
+
+
+def test_with_rates_too_a_model_that_knows_nothing_is_told() -> None:
+    z, _, y = at_rates(400, np.random.default_rng(0), 0.5, 0.3)
+    often = np.broadcast_to(logit((y > 0).sum(0) / (y != 0).sum(0)), z.shape)
+    blind = often + np.random.default_rng(1).normal(size=z.shape)
+    for logits, weak in ((z, False), (often, True), (blind, True)):
+        found = count_labels(logits, y, (logits, y), draws=20)
+        assert any("hardly better than the frequencies" in line for line in found.warnings()) == weak
+    known = y != 0
+    scale, often = found_scale(z, y), np.clip(expit(often), 1e-3, 1 - 1e-3)
+    p = np.stack([expit(scale)[known], often[known]])
+    model, without = -np.log(np.where(y[known] > 0, p, 1 - p)).mean(1)
+    gain = count_labels(z, y, (z, y), draws=20).gain
+    assert gain == pytest.approx(1 - model / without, abs=0.01)
+
+
+def found_scale(z: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Log-odds of a known label being present."""
+    scale = count_labels(z, y, (z, y), draws=2).calibration
+    assert scale.rates is not None
+    return scale.a * z + scale.b + np.log(scale.rates[0] / scale.rates[1])
+
+
+@pytest.mark.parametrize("value", [1e4, -1e4, 0.0])
+def test_rates_and_odd_logits_stay_finite(value: float) -> None:
+    for y in (torch.tensor([[1, 0, -1, -1]] * 40), torch.tensor([[0, 0, -1, -1], [0, 0, 0, 0]] * 40)):
+        z = torch.full(y.shape, value)
+        found = count_labels(z, y, (z, y), draws=50)
+        assert found.calibration.by == AT_RATES
+        assert np.isfinite(numbers(found)).all()

@@ -15,6 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from pluralis import load_run
 from pluralis.cli import app
 
 PAGE = Path("docs/default-method.md")
@@ -110,10 +111,13 @@ def test_your_data_from_the_first_look_to_predictions(walk: tuple[Path, dict[str
 def test_your_data_leaves_what_it_says(walk: tuple[Path, dict[str, str]]) -> None:
     folder, _ = walk
     named = set(re.findall(r"--(?:out|html) ([^\s`]+)", YOUR_DATA))
-    assert {"look.html", "bad.csv", "good.csv", "counts.csv", "missing.csv"} <= named
+    assert {"look.html", "bad.csv", "good.csv", "counts.csv", "missing.csv", "missing.html"} <= named
     for name in named:
         assert (folder / name).exists(), name
-    assert (folder / "good.csv").read_text().count("\n") == (folder / "labels.csv").read_text().count("\n")
+    sizes = {path.stem: path.read_text().count("\n") for path in folder.glob("*.csv")}
+    assert sizes["good"] == sizes["labels"]
+    assert sizes["more"] == sizes["good"] + sizes["missing"] - 1
+    assert len(load_run(folder / "runs" / "again").classes) == 10
 
 
 def test_the_guide_trains_a_network_of_ones_own() -> None:

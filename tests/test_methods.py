@@ -23,6 +23,12 @@ def test_log_odds_of_the_observed_frequencies() -> None:
     assert start_values(LABELS, "zero").tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("classes", "share"), [(3, 0.5), (20, 0.5), (21, 10 / 21), (1000, 0.01)])
+def test_an_equal_start_is_half_of_the_classes_or_ten(classes: int, share: float) -> None:
+    labels = Labels.from_lists([[0], [1]], classes)
+    assert start_values(labels, "equal").sigmoid().tolist() == pytest.approx([share] * classes)
+
+
 @pytest.mark.parametrize("name", ["bce", "an", "em", "gr"])
 def test_every_method_states_its_bias_and_gets_it(name: str) -> None:
     net = create_model("tiny", 3)
@@ -33,10 +39,10 @@ def test_every_method_states_its_bias_and_gets_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["lse", "csra"])
-def test_class_maps_start_from_zero_if_the_backbone_learns_and_no_bias_is_stated(head: str) -> None:
+def test_class_maps_start_equal_if_the_backbone_learns_and_no_bias_is_stated(head: str) -> None:
     """The students of a method that starts heads anew as well."""
     for frozen, stated, expected in (
-        (False, "method", "zero"),
+        (False, "method", "equal"),
         (True, "method", "log-odds"),
         (False, "log-odds", "log-odds"),
     ):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pluralis import missing_file
+from pluralis.data.formats import csv as csv_format
 from pluralis.errors import DataError
 from pluralis.labels import Labels
 from pluralis.missing_file import write_missing
@@ -74,8 +75,42 @@ def test_wide_shows_what_is_known_and_what_is_likely(tmp_path, monkeypatch, case
             chance = float(chances[row, column])
             shown = sign == 0 and chance >= 0.75
             likely += shown
-            assert cell == (f"{chance:.6g}" if shown else {1: "1", -1: "0", 0: ""}[int(sign)])
+            kept = f"{min(chance, 0.999999):.6f}"  # 1 is a label
+            assert cell == (kept if shown else {1: "1", -1: "-1", 0: ""}[int(sign)])
     assert likely == count > 50
+
+
+@pytest.mark.parametrize("names", [["=a", "b,c", "d", "e", "f", "g", "h"], ["label"], ["label", "value"], ["image"]])
+def test_wide_is_read_back_once_somebody_has_decided(tmp_path, case, names) -> None:
+    labels, chances = case
+    known, chances = labels.dense()[:, : len(names)], chances[:, : len(names)].contiguous()
+    labels, out = Labels.from_dense(known, names, labels.ids), tmp_path / "out.csv"
+    (tmp_path / "images").mkdir()
+    for name in labels.ids:
+        (tmp_path / "images" / name).touch()
+    count = write_missing(out, labels, chances, 0.0, "wide")
+    with pytest.raises(DataError, match=r"out\.csv, line \d+: .*'0\.\d{6}' is no label"):
+        csv_format.read(out, tmp_path / "images")
+
+    # What a spreadsheet makes of the numbers; then every chance becomes present, absent or unknown by turns.
+    header, *lines = rows_of(out)
+    at, decided = header.index("image"), known.copy()
+    columns = [column for column in range(len(header)) if column != at]
+    turns = 0
+    for row, line in enumerate(lines):
+        for number, column in enumerate(columns):
+            cell = line[column] = f"{float(line[column]):g}" if line[column] else ""
+            assert cell != "0"
+            if cell not in ("1", "-1", ""):
+                decided[row, number] = turns % 3 - 1
+                line[column] = ("-1", "", "1")[turns % 3]
+                turns += 1
+    assert turns == count == np.count_nonzero(known == 0)
+    with out.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *lines])
+    assert csv_format.read(out, tmp_path / "images", classes=names).labels == Labels.from_dense(
+        decided, names, labels.ids
+    ).select(np.argsort(labels.ids))
 
 
 @pytest.mark.parametrize("layout", ["long", "wide"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pluralis import Recipe, load_run, train
+from pluralis.calibration import calibrate
 from pluralis.checkpoint import Store, read_snapshot
 from pluralis.cli import app
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import CheckpointError, DataError, Interrupted, PluralisError, RecipeError
+from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
-from pluralis.missing_labels import how_written, look, own_rows, together
+from pluralis.missing_labels import Part, count_missing, how_written, look, own_rows, together
 from pluralis.run import Hooks
 
 FAST = [
@@ -124,7 +127,7 @@ def test_only_the_likely_ones_and_a_wide_table(photos: Path, runs: dict[str, Pat
     header, *rows = lines(tmp_path / "wide.csv")
     cells = {(row[0], label): cell for row in rows for label, cell in zip(header[1:], row[1:], strict=True) if cell}
     for image, label, value in lines(photos / "labels.csv")[1:]:
-        assert cells.pop((image, label)) == ("1" if value == "1" else "0")
+        assert cells.pop((image, label)) == value
     assert {key: float(cell) for key, cell in cells.items()} == {
         (image, label): pytest.approx(float(p), abs=1e-6) for image, label, p in lines(tmp_path / "some.csv")[1:]
     }
@@ -152,6 +155,80 @@ def test_a_file_that_is_there_stays_unless_forced(runs: dict[str, Path], tmp_pat
         pluralis("relabel", runs["an"], "--out", tmp_path / "labels.txt")
     pluralis("relabel", runs["an"], "--out", out, "--force")
     assert lines(out)[0] == ["image", "label", "probability"]
+    page = tmp_path / "page.html"
+    page.write_text("precious")
+    with pytest.raises(RecipeError, match=r"page\.html is there already: name another file with --html, .*--force"):
+        pluralis("relabel", runs["an"], "--out", tmp_path / "new.csv", "--html", page)
+    assert page.read_text() == "precious"
+    assert not (tmp_path / "new.csv").exists()
+    with pytest.raises(RecipeError, match=r"--html is .*new\.csv; its name must end with \.html"):
+        pluralis("relabel", runs["an"], "--html", tmp_path / "new.csv")
+    pluralis("relabel", runs["an"], "--html", page, "--force")
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def shown(page: Path) -> set[tuple[str, str, str]]:
+    """Image, label and chance of every picture on a page."""
+    found = set()
+    for section in page.read_text().split("<section")[1:]:
+        label = section.partition("<h2>")[2].partition(":")[0]
+        for card in section.split("<figure>")[1:]:
+            chance, image = re.findall(r"<figcaption><b>(.*?)</b> (.*?)<br>", card)[0]
+            assert card.startswith('<img src="data:image/jpeg;base64,')
+            found.add((image, label, chance))
+    return found
+
+
+def test_a_page_shows_what_the_file_lists(runs: dict[str, Path], tmp_path: Path) -> None:
+    for number, words in enumerate((["selection"], ["relabel an", "--learned"])):
+        out, page = tmp_path / f"{number}.csv", tmp_path / f"{number}.html"
+        words = [runs[words[0]], *words[1:], "--min-probability", 0.3]
+        said = pluralis("relabel", *words, "--out", out, "--html", page)
+        listed = {(image, label, f"{float(chance):.3f}") for image, label, chance in lines(out)[1:]}
+        assert shown(page) == listed
+        assert len(listed) > 5
+        assert f"{len(listed)} of" in said
+        assert said.rstrip().endswith(f": {out} and {page}")
+        assert f"{len(listed)} of" in page.read_text()
+        assert pluralis("relabel", *words, "--html", tmp_path / f"{number} alone.html").count(f"{len(listed)} of") == 1
+        assert (tmp_path / f"{number} alone.html").read_text() == page.read_text()
+
+
+def test_a_page_of_the_embedded_data(tmp_path: Path) -> None:
+    values = {
+        "data.format": "scenes",
+        "data.options": {"split": "train", "count": 24},
+        "data.protocol": "single-positive",
+    }
+    train(Recipe.load(None, [*FAST, "method.name=selection"], values), tmp_path / "run")
+    pluralis("relabel", tmp_path / "run", "--html", tmp_path / "page.html", "--min-probability", 0)
+    assert len(shown(tmp_path / "page.html")) == 24 * 9
+
+
+def test_what_was_right_is_learned_in_a_new_folder(photos: Path, tmp_path: Path) -> None:
+    labels, out = tmp_path / "labels.csv", tmp_path / "missing.csv"
+    labels.write_text((photos / "labels.csv").read_text())
+    values = {"data.images": str(photos), "data.labels": str(labels)}
+    recipe = Recipe.load(None, [*FAST, "method.name=an"], values)
+    classes = train(recipe, tmp_path / "run").classes
+    pluralis("relabel", tmp_path / "run", "--out", out, "--min-probability", 0)
+    hints = ["--images", photos, "--labels", labels, "--set", f"data.options.hints={out}", "--no-files"]
+    said = pluralis("data", "inspect", *hints)
+    assert f"hints of a machine, not labels: {len(lines(out)) - 1:,} for 20 images" in said
+    image, label, _ = lines(out)[1]
+    for line, words in (
+        (f"{image},{label},1", "the labels or images changed .* or name a new folder with --out"),
+        (
+            f"{image},a thing,1",
+            rf"has {len(classes) + 1} classes.*extra a thing\): name a new folder with --out, or put",
+        ),
+    ):
+        labels.write_text((photos / "labels.csv").read_text() + f"{line}\n")
+        with pytest.raises(PluralisError, match=words):
+            train(recipe, tmp_path / "run")
+    assert train(recipe, tmp_path / "run2").classes == tuple(sorted((*classes, "a thing")))
+    with pytest.raises(DataError, match=r"extra a thing\): put the labels back .*run was trained, or name the data"):
+        pluralis("relabel", tmp_path / "run", "--out", out, "--force")
 
 
 def test_what_is_wrong_is_said(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
@@ -161,6 +238,7 @@ def test_what_is_wrong_is_said(photos: Path, runs: dict[str, Path], tmp_path: Pa
         ([runs["an"], *out, "--layout", "tall"], "long, wide"),
         ([runs["an"], *out, "--views", "slow"], "slow"),
         ([runs["an"], *out, "--set", "train.lr=1"], "train.lr"),
+        ([runs["an"]], "--out FILE.csv, --html PAGE.html, or both"),
     ):
         with pytest.raises(PluralisError, match=part):
             pluralis("relabel", *words)
@@ -173,10 +251,15 @@ def test_changed_labels_are_noticed(photos: Path, tmp_path: Path) -> None:
     values = {"data.images": str(photos), "data.labels": str(labels)}
     train(Recipe.load(None, [*FAST, "method.name=an"], values), tmp_path / "run")
     labels.write_text(labels.read_text() + "05.png,digit 0,-1\n")
-    for command in ("relabel", "count"):
-        with pytest.raises(DataError, match="changed since"):
-            pluralis(command, tmp_path / "run", "--out", tmp_path / "x.csv")
     named = ["--images", photos, "--labels", labels]
+    for command, more, instead in (
+        ("relabel", [], "name the data as it is now with --images and --labels"),
+        ("relabel", ["--learned"], "train again with a new --out"),
+        ("count", [], "train again with a new --out"),
+        ("count", named, "train again with a new --out"),  # it is calibrated on rows that the run held out
+    ):
+        with pytest.raises(DataError, match=f"changed since.*: put them back, or {instead}$"):
+            pluralis(command, tmp_path / "run", "--out", tmp_path / "x.csv", *more)
     assert "unknown labels" in pluralis("relabel", tmp_path / "run", "--out", tmp_path / "x.csv", *named)
 
 
@@ -244,6 +327,30 @@ def test_count_knows_how_the_method_picks(runs: dict[str, Path], tmp_path: Path)
     expected = selection_posterior(part.logits.double(), part.labels, a=3.0).sum().item()
     assert float(lines(tmp_path / "counts.csv")[-1][2]) == pytest.approx(expected, abs=1e-3)
     assert "a = 3" in said
+
+
+@pytest.mark.parametrize("name", ["an", "selection", "a", "rate", "relabel", "given"])
+def test_count_goes_by_two_rates_as_the_calibration_does(name: str, photos: Path, runs: dict[str, Path]) -> None:
+    """Whatever the method says of how labels are written, unless it was given a rate."""
+    given = [] if name != "given" else ["method.name=selection", 'method.params={mechanism="rate", rate=0.5}']
+    trained = load_run(make_run(photos, runs["an"].parent / "given", *given) if given else runs[name])
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(60, len(trained.classes), generator=draw).mul(2).sub(1)
+    present = torch.rand(logits.shape, generator=draw) < logits.sigmoid()
+    known = torch.rand(logits.shape, generator=draw) < 0.5
+    dense = torch.where(present, 1, -1) * known
+    part = Part(Labels.from_dense(dense.numpy().astype("int8"), trained.classes), logits)
+    counts = count_missing(trained, part, part, draws=20)
+    if name == "given":
+        assert counts.calibration.rates is None
+        assert counts.rate == 0.5
+        return
+    scale, _ = calibrate(logits, dense)
+    assert counts.calibration == scale
+    assert scale.rates is not None
+    assert counts.rate is None
+    assert counts.total.expected == pytest.approx(scale.chances(logits, dense).sum().item(), rel=1e-5)
+    assert count_missing(trained, part, None, draws=20).calibration.rates is None
 
 
 @pytest.mark.parametrize("name", ["relabel", "relabel an"])

@@ -105,7 +105,8 @@ def train(
         console.print(figures_table("test set, views fast", {plan.method.name: run.test}))
     say(f"model: {out / 'model.safetensors'}")
     if plan.data.format != "scenes":
-        say(f"next: `{shlex.join(['pluralis', 'relabel', str(out), '--out', 'missing.csv'])}` lists missing labels")
+        words = ["pluralis", "relabel", str(out), "--out", "missing.csv", "--html", "missing.html"]
+        say(f"next: `{shlex.join(words)}` lists and shows missing labels")
 
 
 @app.command()

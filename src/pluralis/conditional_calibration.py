@@ -66,26 +66,33 @@ def most_likely(z: Tensor, y: Tensor, likelihood: Likelihood, every: bool = Fals
 
 
 def calibrations(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats, int]:
-    """θ̂ [2] by `given_something`, θ of bootstrap samples of the rows less θ̂ [draws, 2], and the rows that have a label.
-
-    A sample in which the rows have the weights w has θ̂ − H⁻¹ Σ_n (w_n − 1) g_n: one step of Newton's with g_n the
-    derivative of the row n, H the second derivative of all.
-    """
+    """θ̂ [2] by `given_something`, θ of bootstrap samples of the rows less θ̂ [draws, 2], and how many have a label."""
     z, y = telling(z, y)
     best, _ = most_likely(z, y, given_something)
 
     def slopes(theta: Floats) -> Floats:
         return _slopes(theta, z, y, given_something)[1]
 
-    steps = 1e-4 * np.eye(2)
+    return best, bootstrap(best, slopes, PRIOR, draws, rng), len(z)
+
+
+def bootstrap(
+    best: Floats, slopes: Callable[[Floats], Floats], prior: Floats, draws: int, rng: np.random.Generator
+) -> Floats:
+    """θ of bootstrap samples of the rows, less θ̂ = `best` [k]: [draws, k].
+
+    A sample in which the rows have the weights w has θ̂ − H⁻¹ Σ_n (w_n − 1) g_n: one step of Newton's with g_n the
+    derivative of the row n (`slopes` has all, [n, k], at any θ), H the second derivative of all and of the prior.
+    """
+    steps = 1e-4 * np.eye(len(best))
     curvature = np.stack([(slopes(best + s) - slopes(best - s)).sum(0) for s in steps]) / 2e-4
-    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2 + PRIOR)
+    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2 + prior)
     inverse = vectors / values.clip(PRIOR.diagonal().min()) @ vectors.T  # at a bound it may not be a minimum
     own = slopes(best)
     own = own[np.lexsort(own.T)]  # the order in which rows are given has no influence
     n = len(own)
     pulls = np.stack([(np.bincount(rng.integers(n, size=n), minlength=n) - 1) @ own for _ in range(draws)])
-    return best, -pulls @ inverse, n
+    return np.asarray(-pulls @ inverse)
 
 
 def telling(z: Tensor, y: Tensor, every: bool = False) -> tuple[Tensor, Tensor]:

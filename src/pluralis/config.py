@@ -69,7 +69,7 @@ class MethodPart:
 
     name: str = AUTO  # relabel, or selection where the backbone does not train
     params: dict[str, Any] = field(default_factory=dict)
-    start_bias: str = "method"  # method = what suits it and the head | zero | log-odds
+    start_bias: str = "method"  # method = what suits it and the head | zero | log-odds | equal
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pluralis.calibration import Calibration
+from pluralis.calibration import AT_RATES, Calibration, likelihood_words
 from pluralis.conditional_calibration import calibrations, given_something, most_likely, telling
 from pluralis.errors import DataError, LabelError
 from pluralis.inputs import Array, Matrix, as_tensor, check_labels
@@ -20,6 +21,7 @@ from pluralis.labels import Labels
 from pluralis.losses.selection import Rate, check_writing, selection_posterior
 from pluralis.losses.selection_rate import UNLABELLED
 from pluralis.params import choice, number, whole
+from pluralis.written_rates import DrawnRates, draw_rates
 
 Floats = npt.NDArray[np.float64]
 
@@ -97,6 +99,16 @@ class Counts:
 
     def caveats(self) -> list[str]:
         """When these numbers are biased, as sentences for the reader."""
+        if self.calibration.rates is not None:
+            present, absent = self.calibration.rates
+            return [
+                "Right if present labels were written with one chance and absent ones verified with another, whatever"
+                f" else is there: {present:.2f} and {absent:.2f}, as fitted to held-out rows. Where people looked first"
+                " at what is large or likely, labels are counted wrongly, and the interval does not contain it.",
+                "Images without any label say nothing, as if nobody had looked. If people did, and found nothing to"
+                " write (unlabelled = absent), there are fewer labels than this.",
+                "All classes share the numbers of the calibration, so that the total is surer than the single classes.",
+            ]
         return [
             self._right_if(),
             "Labels are over-counted where the model is weak. If one picked label is assumed, they are counted wrongly"
@@ -145,7 +157,9 @@ def count_labels(
     verified absent ones. It is worked out from p = σ(a·z + b), the two numbers being those under which the labels of
     the `held_out` rows are most likely, given that there was something to write (`conditional_calibration`), so that
     logits of any method will do; without held-out rows, p = σ(z). They should be rows that the model was not trained
-    on, and may be among those that are counted.
+    on, and may be among those that are counted. Where 50 or more labels are verified to be absent in held-out rows that
+    have unknown ones, nobody picked just one: present labels are then written at one rate and absent ones at another,
+    both fitted along with the two numbers (`written_rates`), and r = (1−ρ₊)p / ((1−ρ₊)p + (1−ρ₋)(1−p)).
 
     The interval is for the number that is truly there in *these* images. Two things are uncertain, and each of `draws`
     draws has both. One is the calibration, which is fitted anew to a bootstrap sample of the held-out images. The other
@@ -155,7 +169,8 @@ def count_labels(
 
     logits: [N, C]. labels: [N, C] in {+1, 0, −1}, or `Labels`, whose class names are used unless `classes` has others.
     mechanism, rate, a, unlabelled: how labels came to be written, see `losses.functional.selection`; rows without any
-    written label are expected to hold Σp ("skip": nobody looked), or nothing ("absent", where one label is picked). A
+    written label are expected to hold Σp ("skip": nobody looked), or nothing ("absent", where one label is picked; at a
+    rate, Σr). A
     calibration is for one picked label, any equally likely, so with mechanism "rate" or another a there are no held-out
     rows. A rate is taken as exact.
 
@@ -176,9 +191,12 @@ def count_labels(
 
     def chances(theta: Floats) -> Tensor:
         """[N, C] r, and 0 on what is known."""
+        if by_rates is not None:
+            return by_rates.chances(z, y, theta, unlabelled == "absent").masked_fill_(y != 0, 0.0)
         return selection_posterior(math.exp(theta[0]) * z + float(theta[1]), y, **how).masked_fill_(y != 0, 0.0)
 
     best, spread, rows, gain = np.zeros(2), np.zeros((draws, 2)), 0, None
+    by_rates: DrawnRates | None = None
     if held_out is not None:
         if mechanism == "rate":
             raise DataError(f"{_NAME}: a calibration is for one picked label; with mechanism='rate' leave out held_out")
@@ -187,15 +205,19 @@ def count_labels(
         held = _pair(*held_out, "the held-out rows")
         if held[0].shape[1] != z.shape[1]:
             raise LabelError(f"{_NAME}: {z.shape[1]} classes to count, {held[0].shape[1]} in the held-out rows")
-        best, spread, rows = calibrations(*held, draws, rng)
-        gain = _gain(*held, best)
+        if likelihood_words(held[1]) == AT_RATES:
+            by_rates = draw_rates(*held, draws, rng, unlabelled == "absent")
+            best, spread, rows, _, gain = by_rates
+        else:
+            best, spread, rows = calibrations(*held, draws, rng)
+            gain = _gain(*held, best)
 
     found = chances(best)
     unknown = (y == 0).sum(0).double().numpy()
     room = np.append(unknown, unknown.sum())  # by class, and in all
     missing = _sums(found)
-    step = np.array([0.0, 1e-3])
-    together = (_sums(chances(best + step)) - _sums(chances(best - step)))[-1] / (2 * step[1])
+    step = 1e-3 * np.eye(len(best))[1]
+    together = (_sums(chances(best + step)) - _sums(chances(best - step)))[-1] / 2e-3
     variance = np.append((found * (1 - found)).sum(0).numpy(), together).clip(0)
     drawn = _surface(chances, best, spread, room) if rows else missing
     drawn = drawn + np.sqrt(variance) * rng.standard_normal((draws, len(room)))
@@ -207,6 +229,8 @@ def count_labels(
         for name, w, m, low, high in zip((*names, "all"), written, missing, *ends, strict=True)
     ]
     scale = Calibration(math.exp(best[0]), float(best[1]))
+    if by_rates is not None:
+        scale = replace(scale, rates=by_rates.rates, by=AT_RATES)
     mean_rate = None if written_at is None else float(torch.as_tensor(written_at).mean())
     return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate)
 
@@ -227,17 +251,19 @@ def _gain(z: Tensor, y: Tensor, best: Floats) -> float:
 def _surface(chances: Callable[[Floats], Tensor], best: Floats, spread: Floats, room: Floats) -> Floats:
     """[draws, C + 1] missing labels at the calibrations best + spread.
 
-    Worked out in full at nine of them; between, the log-odds of a label being present are a parabola in each direction.
+    Worked out in full at nine of them (27 with rates); between, the log-odds of a label being present are a parabola in
+    each direction.
     """
-    values, vectors = np.linalg.eigh(np.cov(spread.T) + 1e-12 * np.eye(2))
+    directions = spread.shape[1]
+    values, vectors = np.linalg.eigh(np.cov(spread.T) + 1e-12 * np.eye(directions))
     axes = vectors * np.sqrt(values) * _REACH
     at = np.linalg.solve(axes, spread.T).clip(-_FAR, _FAR)
-    weights = np.stack([at * (at - 1) / 2, 1 - at**2, at * (at + 1) / 2])  # [3, 2, draws]: Lagrange's at −1, 0, 1
+    weights = np.stack([at * (at - 1) / 2, 1 - at**2, at * (at + 1) / 2])  # [3, k, draws]: Lagrange's at −1, 0, 1
     log_odds = np.zeros((len(spread), len(room)))
-    for i, first in enumerate((-1, 0, 1)):
-        for j, second in enumerate((-1, 0, 1)):
-            share = (_sums(chances(best + axes @ [first, second])) / room.clip(1)).clip(1e-15, 1 - 1e-15)
-            log_odds += np.outer(weights[i, 0] * weights[j, 1], np.log(share / (1 - share)))
+    for place in itertools.product((0, 1, 2), repeat=directions):
+        share = (_sums(chances(best + axes @ np.array(place) - axes.sum(1))) / room.clip(1)).clip(1e-15, 1 - 1e-15)
+        weight = np.prod([weights[at_one, k] for k, at_one in enumerate(place)], axis=0)
+        log_odds += np.outer(weight, np.log(share / (1 - share)))
     return room / (1 + np.exp(-log_odds))
 
 

@@ -139,6 +139,11 @@ class FeatureCache:
                 self.net.train(training)
         return Extracted(out, found)
 
+    def can_keep(self) -> bool:
+        """Whether features can be written here, or in the folder that is to hold this one."""
+        there = next(folder for folder in (self.folder, *self.folder.absolute().parents) if os.path.exists(folder))
+        return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
     @torch.no_grad()
     def _compute(self, loader: Loader, rows: list[int], report: Callable[[int], None]) -> Tensor:
         """Features [n, D] of some rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from html import escape
 
 
@@ -17,6 +18,15 @@ def document(title: str, body: str, style: str = "") -> str:
         'style-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head><body><main>{body}</main></body></html>"
     )
+
+
+def embedded(picture: bytes, kind: str = "png") -> str:
+    """The address of a picture that the page itself holds.
+
+    >>> embedded(b"...", "jpeg")
+    'data:image/jpeg;base64,Li4u'
+    """
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode('ascii')}"
 
 
 _STYLE = """

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pluralis.cli_options import Device, Force, Format, Images, LabelFile, Settings, ViewsOption, named_data, views_line
 
-if TYPE_CHECKING:
-    from pluralis.labels import Labels
-
 
 def relabel(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option(help="CSV file to write: image,label,probability, the most likely first.")],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write: image,label,probability, the most likely first.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Page to write: the images, by class, to look at in a browser.")
+    ] = None,
     images: Images = "",
     labels: LabelFile = "",
     format: Format = "",
     min_probability: Annotated[float, typer.Option(min=0, max=1, help="Least chance of a label.")] = 0.5,
-    layout: Annotated[str, typer.Option(help="long, or wide: an image a line and a class a column.")] = "long",
+    layout: Annotated[str, typer.Option(help="Of --out: long, or wide, a label file to fill in.")] = "long",
     learned: Annotated[bool, typer.Option("--learned", help="What the last stage of a `relabel` run learned.")] = False,
     force: Force = False,
     views: ViewsOption = "fast",
@@ -30,35 +32,48 @@ def relabel(
     """Labels that are probably missing, each with its chance given what was written (by default in the run's data)."""
     from pluralis import missing_labels as missing
     from pluralis.console import prediction_bar, say
-    from pluralis.missing_file import LAYOUTS, write_missing
+    from pluralis.errors import RecipeError
+    from pluralis.missing_file import LAYOUTS, in_words, write_missing
+    from pluralis.missing_page import write_page
     from pluralis.params import choice
     from pluralis.run import load_run
     from pluralis.views import get_views
 
     get_views(views)  # what is wrong shows before any work
     choice("relabel", "--layout", layout, LAYOUTS)
-    missing.check_file(out, force)
+    if out is None and html is None:
+        raise RecipeError("name what to write: --out FILE.csv, --html PAGE.html, or both")
+    if out is not None:
+        missing.check_file(out, force)
+    if html is not None:
+        missing.check_file(html, force, "--html", ".html")
     named = named_data(images, labels, format)
     if learned:
         missing.check_learned(views, bool(named or set))
     trained = load_run(run, device)
     if learned:
-        rows, found = missing.learned(trained, run)
+        own, found = missing.learned(trained, run)
+        sources, rows = [own], own.labels
         how = "in what the last stage learned of the rows that it was trained on, from the stage before"
-        say(_summary(out, write_missing(out, rows, found, min_probability, layout), rows, min_probability, how))
-        return
-    sources = [missing.named_rows(trained, named, set or [])] if named or set else missing.own_rows(trained, run)
-    say(views_line(trained, views))
-    with prediction_bar() as progress:
-        part = missing.together([missing.look(trained, source, views, progress) for source in sources if source])
-    found, how = missing.chances(trained, part, views)
-    count = write_missing(out, part.labels, found, min_probability, layout)
-    say(_summary(out, count, part.labels, min_probability, how))
-
-
-def _summary(out: Path, count: int, labels: Labels, least: float, how: str) -> str:
-    unknown = int(labels.summary().unknown.sum())
-    return f"{count:,} of {unknown:,} unknown labels have a chance of at least {least:g} {how}: {out}"
+    else:
+        if named or set:
+            sources = [missing.named_rows(trained, named, set or [])]
+        else:
+            both = missing.own_rows(trained, run, "name the data as it is now with --images and --labels")
+            sources = [source for source in both if source]
+        say(views_line(trained, views))
+        with prediction_bar() as progress:
+            part = missing.together([missing.look(trained, source, views, progress) for source in sources])
+        rows, (found, how) = part.labels, missing.chances(trained, part, views)
+    count = 0
+    if out is not None:
+        count = write_missing(out, rows, found, min_probability, layout)
+    if html is not None:
+        pictures = [source.images for source in sources]
+        with prediction_bar("pictures") as progress:
+            count = write_page(html, f"Labels missing in {run}", pictures, rows, found, min_probability, how, progress)
+    files = " and ".join(str(path) for path in (out, html) if path is not None)
+    say(f"{in_words(count, rows, min_probability, how)}: {files}")
 
 
 def count(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pluralis.calibration import how_written
+from pluralis.calibration import AT_RATES, how_written, likelihood_words, rate_given
 from pluralis.counting import COLUMNS, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
@@ -26,14 +26,12 @@ from pluralis.data.source import (
     without_hints,
 )
 from pluralis.errors import DataError, RecipeError
-from pluralis.evaluate import predict
 from pluralis.guesses import read_soft_labels
 from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
 from pluralis.methods.relabel import Relabel
 from pluralis.predictions import write_csv
 from pluralis.run import TrainedRun
-from pluralis.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,21 @@ class Part:
     logits: Tensor
 
 
-def own_rows(trained: TrainedRun, folder: Path) -> tuple[Source, Source | None]:
-    """The rows that the run was trained on, and those that it held out, as the run saw them."""
+def own_rows(
+    trained: TrainedRun, folder: Path, instead: str = "train again with a new --out"
+) -> tuple[Source, Source | None]:
+    """The rows that the run was trained on, and those that it held out, as the run saw them.
+
+    `instead` is what else can be done where they are no longer as they were.
+    """
     split = load_split(replace(trained.recipe.data, test={}), trained.recipe.select)
-    check_classes(split.train.labels, trained.classes, "the data set")
+    then = f"put the labels back as they were when the run in {folder} was trained, or {instead}"
+    check_classes(split.train.labels, trained.classes, "the data set", then)
     identity = folder / "data.json"
     if identity.exists() and json.loads(identity.read_text())["fingerprint"] != split.fingerprint():
         raise DataError(
             f"the labels or images changed since the run in {folder} was trained, so which rows it held out is not"
-            " known: put them back, or `relabel` the data as it is now with --images and --labels"
+            f" known: put them back, or {instead}"
         )
     return split.train, split.held
 
@@ -73,9 +77,7 @@ def named_rows(trained: TrainedRun, values: Mapping[str, Any], settings: Iterabl
 
 def look(trained: TrainedRun, source: Source, views: str = "fast", progress: Progress | None = None) -> Part:
     """Predict labelled rows with the run's network."""
-    device = next(trained.method.parameters()).device
-    with Runtime(device, trained.recipe.run.precision).autocast():
-        return Part(source.labels, predict(trained.method, trained.loader(source), progress=progress, views=views))
+    return Part(source.labels, trained.logits(source, progress, views))
 
 
 def together(parts: Sequence[Part]) -> Part:
@@ -106,10 +108,10 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
     return found, f"given the written labels, from {what}"
 
 
-def learned(trained: TrainedRun, folder: Path) -> tuple[Labels, Tensor]:
+def learned(trained: TrainedRun, folder: Path) -> tuple[Source, Tensor]:
     """The rows that the run was trained on, and what its last stage learned of each label [N, C]."""
-    labels = own_rows(trained, folder)[0].labels
-    return labels, read_soft_labels(folder, labels)
+    rows, _ = own_rows(trained, folder)
+    return rows, read_soft_labels(folder, rows.labels)
 
 
 def check_learned(views: str, named: bool) -> None:
@@ -121,21 +123,25 @@ def check_learned(views: str, named: bool) -> None:
 def count_missing(trained: TrainedRun, part: Part, held: Part | None, **options: Any) -> Counts:
     """`count_labels` of these rows, calibrated on the held-out ones, with labels written as the method has it.
 
-    Where they are written at a rate, or with another `a`, the run's own probabilities are taken as they are.
+    Where they are written at a rate, or with another `a`, the run's own probabilities are taken as they are. Where
+    enough labels are verified to be absent it is by two rates, as the calibration is, unless the method was given one.
     """
     how = {**how_written(trained.method), **options}
+    shown = torch.zeros(0, 1) if held is None else torch.from_numpy(held.labels.dense())
+    if likelihood_words(shown, rate_given(trained.method)) == AT_RATES:
+        how = {key: value for key, value in how.items() if key not in ("mechanism", "rate", "a")}
     picked = how.get("mechanism", "one") == "one" and how.get("a", 1.0) == 1.0
     pair = None if held is None or not picked else (held.logits, held.labels)
     counts = count_labels(part.logits, part.labels, pair, **how)
     return replace(counts, rate_error=trained.history[trained.chosen].get("rate error"))
 
 
-def check_file(path: Path, force: bool) -> None:
+def check_file(path: Path, force: bool, option: str = "--out", ending: str = ".csv") -> None:
     """Refuse a file that cannot be or that is there, before any work is done."""
-    if path.suffix.lower() != ".csv":
-        raise RecipeError(f"--out is {path}; its name must end with .csv")
+    if path.suffix.lower() != ending:
+        raise RecipeError(f"{option} is {path}; its name must end with {ending}")
     if path.exists() and not force:
-        raise RecipeError(f"{path} is there already: name another file with --out, or write over it with --force")
+        raise RecipeError(f"{path} is there already: name another file with {option}, or write over it with --force")
 
 
 def write_counts(path: Path, counts: Counts) -> None:

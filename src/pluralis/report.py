@@ -5,7 +5,6 @@ All text passes through `html.escape`, pictures are embedded, and a content poli
 
 from __future__ import annotations
 
-import base64
 import io
 import math
 import statistics
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pluralis.checkpoint import write_file
 from pluralis.data.whole_file import make_folder
-from pluralis.html_page import document
+from pluralis.html_page import document, embedded
 from pluralis.results import MEASURES, DemoResults, cell, gain, headline, rows
 
 if TYPE_CHECKING:  # rich, torch and matplotlib are slow to import and not needed to describe results
@@ -99,7 +98,7 @@ def _curves(results: DemoResults) -> str:
     FigureCanvasAgg(figure).print_png(buffer)
     said = "; ".join(f"{title} ends at {y:.1f}" for y, _, title, _ in ends)
     return (
-        f'<img class=chart src="{_embed(buffer.getvalue())}" alt="mAP by epoch. {escape(said)}.">'
+        f'<img class=chart src="{embedded(buffer.getvalue())}" alt="mAP by epoch. {escape(said)}.">'
         "<p class=small>Line: mean over seeds. Band: lowest to highest seed. Dashed: upper bound.</p>"
     )
 
@@ -136,11 +135,7 @@ def _picture(image: Tensor) -> str:
     buffer = io.BytesIO()
     enlarged = picture.resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
     enlarged.save(buffer, format="PNG", optimize=True)
-    return _embed(buffer.getvalue())
-
-
-def _embed(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+    return embedded(buffer.getvalue())
 
 
 def _origin(results: DemoResults) -> str:

@@ -71,9 +71,8 @@ class TrainedRun:
         views: str | Views = "fast",
     ) -> dict[str, float]:
         """Figures on labelled data; see `pluralis.evaluate.evaluate`."""
-        data, calibration = self.loader(source), self.calibration_of(views)
-        with self._runtime().autocast():
-            return evaluate(self.method, data, calibration, threshold, progress, variant, views=views)
+        logits = self.logits(source, progress, views)
+        return measure(logits, torch.from_numpy(source.labels.dense()), self.calibration_of(views), threshold, variant)
 
     def probabilities(self, images: Images, progress: Progress | None = None, views: str | Views = "fast") -> Tensor:
         """Calibrated probabilities [N, C] of pictures without labels."""
@@ -81,6 +80,21 @@ class TrainedRun:
         with self._runtime().autocast():
             logits = predict(self.method, self.loader(source), progress=progress, views=views)
         return self.calibration_of(views).probabilities(logits)
+
+    def logits(self, source: Source, progress: Progress | None = None, views: str | Views = "fast") -> Tensor:
+        """Logits [N, C] of a data set, not calibrated.
+
+        A run that was trained on stored features looks at a picture once by these: what is missing among them is
+        computed and kept, as in training. Pictures are looked at themselves with other views, which features do not
+        have, and where nothing can be kept, as on a machine that only predicts.
+        """
+        runtime, data = self._runtime(), self.loader(source)
+        if self.recipe.run.cache == "features" and get_views(views) == get_views("fast"):
+            features = feature_cache(self.method, self.recipe, runtime)
+            if features.can_keep():
+                data = feature_loader(source, self.recipe, features, progress)
+        with runtime.autocast():
+            return predict(self.method, data, progress=progress, views=views)
 
     def calibration_of(self, views: str | Views) -> Calibration:
         """The calibration that was fitted with these views; where there is none, that of `fast`."""
@@ -149,8 +163,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
         def loader(source: Source) -> Loader:
             if features is None:
                 return make_loader(source, recipe, device, hooks.decoding, how.cache, hooks.say)
-            found = features.extract(source.images, how.workers, hooks.decoding).features
-            return make_loader(Source(FeatureRows(found, source.images), source.labels), recipe, device, cache="device")
+            return feature_loader(source, recipe, features, hooks.decoding)
 
         looked_at = recipe.select.rule != "last" or how.watch_rules
         data, held = loader(split.train), loader(split.held) if split.held and looked_at else None
@@ -224,6 +237,13 @@ def feature_cache(method: Method, recipe: Recipe, runtime: Runtime) -> FeatureCa
     runtime.place(method)
     folder = Path(recipe.run.features) if recipe.run.features else default_cache()
     return FeatureCache(folder, net, recipe.data.size, recipe.data.store_size, runtime)
+
+
+def feature_loader(source: Source, recipe: Recipe, features: FeatureCache, progress: Progress | None) -> Loader:
+    """The features of pictures in their place."""
+    found = features.extract(source.images, recipe.run.workers, progress).features
+    rows = Source(FeatureRows(found, source.images), source.labels)
+    return make_loader(rows, recipe, features.runtime.device, cache="device")
 
 
 def _test_figures(

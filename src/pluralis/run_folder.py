@@ -45,7 +45,8 @@ def check_data(split: Split, folder: Path) -> None:
     if not has_begun(folder):
         return
     known = json.loads((folder / "data.json").read_text())
-    check_classes(split.train.labels, tuple(known["classes"]), "the data set")
+    then = f"name a new folder with --out, or put the classes back to go on with the run in {folder}"
+    check_classes(split.train.labels, tuple(known["classes"]), "the data set", then)
     if known["fingerprint"] != split.fingerprint():
         raise RecipeError(
             f"the labels or images changed since the run in {folder} was started:"

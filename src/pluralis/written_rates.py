@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pluralis.conditional_calibration import BOUNDS, PRIOR, Floats, telling
+from pluralis.conditional_calibration import BOUNDS, PRIOR, Floats, bootstrap, telling
 
 _NEVER = -60.0  # log-odds of a rate that is 0: finite, so that 0·log ρ is 0
 _RATE_BOUND = 12.0  # log-odds between which rates are sought
@@ -25,10 +25,8 @@ class RatesFit(NamedTuple):
     nll: Tensor
 
 
-def rates_nll(
-    logits: Tensor, labels: Tensor, present: float | Tensor, absent: float
-) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    """[N] −log P(written labels), its derivative by the logits [N, C], and of its sum by the log-odds of both rates.
+def rates_nll(logits: Tensor, labels: Tensor, present: float | Tensor, absent: float) -> tuple[Tensor, Tensor, Tensor]:
+    """[N] −log P(written labels), its derivative by the logits [N, C], and by the log-odds of both rates [N, 2].
 
         L_n = −Σ_O log(ρ₊ p) − Σ_A log(ρ₋ (1−p)) − Σ_U log((1−ρ₊) p + (1−ρ₋) (1−p))
 
@@ -53,9 +51,9 @@ def rates_nll(
     slope = logits.sigmoid().sub_(written).sub_(chance)
     written, verified = written.mul_(partial), verified.mul_(partial)
     each = each.sub_(written * in_log).sub_(verified * out_log).sub_(unknown * out_hidden)
-    by_present = (chance * in_log.exp() - written * in_hidden.exp()).sum()
-    by_absent = ((unknown - chance) * out_log.exp() - verified * out_hidden.exp()).sum()
-    return each.sum(1), slope, (float(by_present), float(by_absent))
+    by_present = (chance * in_log.exp() - written * in_hidden.exp()).sum(1)
+    by_absent = ((unknown - chance) * out_log.exp() - verified * out_hidden.exp()).sum(1)
+    return each.sum(1), slope, torch.stack([by_present, by_absent], 1)
 
 
 def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: bool = False) -> RatesFit:
@@ -75,7 +73,7 @@ def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: b
     given = None if rate is None else _log_odds(torch.as_tensor(rate, dtype=z.dtype).cpu())
     start = np.array([0.0, 0.0, float(known if given is None else given.mean()), float(known) if verified else _NEVER])
 
-    def parts(theta: Floats) -> tuple[Tensor, Tensor, tuple[float, float]]:
+    def parts(theta: Floats) -> tuple[Tensor, Tensor, Tensor]:
         present = float(theta[2]) if given is None else given
         return rates_nll(math.exp(theta[0]) * z + float(theta[1]), y, present, float(theta[3]))
 
@@ -83,7 +81,7 @@ def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: b
 
     def objective(theta: Floats) -> tuple[float, Floats]:
         nll, slope, pulls = parts(theta)
-        pull = [float((slope * z).sum()) * math.exp(theta[0]), float(slope.sum()), *pulls]
+        pull = [float((slope * z).sum()) * math.exp(theta[0]), float(slope.sum()), *pulls.sum(0).tolist()]
         prior, apart = PRIOR @ theta[:2], _UNLIKE * float(unlike @ theta)
         total = float(nll.sum()) + (float(theta[:2] @ prior) + apart * float(unlike @ theta)) / 2
         return total / len(z), (np.array(pull) + np.append(prior, [0.0, 0.0]) + apart * unlike) / len(z)
@@ -107,8 +105,59 @@ def chances_by_rates(logits: Tensor, labels: Tensor, rates: tuple[float, float])
     >>> chances_by_rates(torch.zeros(1, 3), torch.tensor([[1, -1, 0]]), (0.5, 0.0))
     tensor([[1.0000, 0.0000, 0.3333]])
     """
-    shift = math.log1p(-rates[0]) - math.log1p(-rates[1])
-    found = (logits + shift * (labels != 0).any(1, keepdim=True)).sigmoid()
+    return _shifted(logits, labels, math.log1p(-rates[0]) - math.log1p(-rates[1]))
+
+
+class DrawnRates(NamedTuple):
+    """θ̂ = (log a, b, s), θ of bootstrap samples of the rows less θ̂ [draws, 3], rows, rates, and what the model wins.
+
+    s = log (1−ρ₊) − log (1−ρ₋) is all that the rates say of a label that is unknown: r = σ(a·z + b + s).
+    """
+
+    best: Floats
+    steps: Floats
+    rows: int
+    rates: tuple[float, float]
+    gain: float
+
+    def chances(self, z: Tensor, y: Tensor, theta: Floats, every: bool) -> Tensor:
+        return _shifted(math.exp(theta[0]) * z + float(theta[1]), y, float(theta[2]), every)
+
+
+def draw_rates(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator, every: bool = False) -> DrawnRates:
+    """`fit_rates` of rows with verified absent labels, and how surely its numbers are known."""
+    fit = fit_rates(z, y, every=every)
+    z, y = telling(z, y, every)
+
+    def slopes(theta: Floats) -> Floats:
+        a = math.exp(theta[0])
+        _, slope, pulls = rates_nll(a * z + float(theta[1]), y, float(theta[2]), float(theta[3]))
+        return torch.cat([(slope * z).sum(1, keepdim=True) * a, slope.sum(1, keepdim=True), pulls], 1).numpy()
+
+    def seen(theta: Floats) -> Floats:
+        hidden = np.logaddexp(0, theta[..., 2:].clip(-_RATE_BOUND, _RATE_BOUND))  # −log (1−ρ)
+        return np.concatenate([theta[..., :2], hidden[..., 1:] - hidden[..., :1]], -1)
+
+    prior = np.zeros((4, 4))
+    prior[:2, :2], prior[2:, 2:] = PRIOR, _UNLIKE * np.array([[1, -1], [-1, 1]])
+    best = np.append(fit.theta, [math.log(rate / (1 - rate)) for rate in fit.rates])
+    steps = bootstrap(best, slopes, prior, draws, rng)
+    gain = _gain(math.exp(best[0]) * z + float(best[1]) + math.log(fit.rates[0] / fit.rates[1]), y)
+    return DrawnRates(seen(best), seen(best + steps) - seen(best), len(z), fit.rates, gain)
+
+
+def _gain(logits: Tensor, labels: Tensor) -> float:
+    """The share of the cross-entropy of known labels that the model saves, beside the frequencies of the classes."""
+    known, present = labels != 0, (labels > 0).double()
+    often = ((present.sum(0) + 0.5) / (known.sum(0) + 1)).logit().expand_as(logits)
+    model, without = (F.binary_cross_entropy_with_logits(x[known], present[known]) for x in (logits, often))
+    return float(1 - model / without)
+
+
+def _shifted(logits: Tensor, labels: Tensor, shift: float, every: bool = False) -> Tensor:
+    """σ of shifted logits where a label is unknown; rows without any label have no shift, unless `every` one has."""
+    looked = (labels != 0).any(1, keepdim=True) | every
+    found = torch.where(looked, logits + shift, logits).sigmoid()
     return torch.where(labels == 0, found, (labels > 0).to(found))
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 
 from pluralis.data import read, read_hints, write_hints
 from pluralis.data.dataset import Dataset, Hints
 from pluralis.errors import DataError
 from pluralis.labels import Labels
+from pluralis.missing_file import write_missing
 from tests.data.generated import EXAMPLES, damaged_text, only_documented_errors, touch
 from tests.data.tables import for_all, make_images, tables
 
@@ -77,8 +79,22 @@ def test_every_reader_takes_them(tmp_path: Path) -> None:
         read("csv", tmp_path / "labels.csv", images=folder, hints=tmp_path / "none.csv")
 
 
+def test_missing_labels_with_their_probability_are_hints_too(data: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "missing.csv"
+    write_missing(path, data.labels, torch.tensor([[0.1, 0.75], [0.5, 0.2], [0.625, 0.9]]))
+    assert path.read_text().startswith("image,label,probability\n")
+    assert read_hints(path, data).hints == Hints.gather([0, 1, 2], [1, 0, 0], [0.75, 0.5, 0.625])
+    path.write_text("image,label,probability\n1,cat,2\n")
+    with pytest.raises(DataError, match=r"missing\.csv, line 2: the probability '2' is not possible"):
+        read_hints(path, data)
+    path.write_text("image,label,probability\n1,cat\n")
+    with pytest.raises(DataError, match=r"missing\.csv, line 2: 2 cells, not image, label, probability"):
+        read_hints(path, data)
+
+
 MISTAKES = {
     "no header": ("1,cat,0.5\n", "line 1: a file of hints begins with the line image,label,confidence"),
+    "another header": ("image,label,value\n1,cat,1\n", r"line 1: a file .* \(or image,label,probability\); write it"),
     "nothing": ("", "line 1: a file of hints"),
     "a cell too few": (HEAD + "1,cat\n", "line 2: 2 cells"),
     "another image": (HEAD + "1,cat,1\nz.jpg,cat,1\n", r"line 3: 'z\.jpg' is no image of the data"),

@@ -36,17 +36,21 @@ def decode(path: str | Path, size: int, content: bytes | None = None) -> Tensor:
     """
     if size < 1:
         raise DataError(f"the image size {size} is not possible; give at least 1")
-    image = open_image(path, at_least=2 * size, content=content)
-    try:
-        rgb = to_rgb(image)
-    except (ValueError, OSError, MemoryError) as error:
-        raise DataError(f"image {shown(str(path))}: its pixels ({image.mode}) do not become RGB: {error}") from None
     # Pillow and the resampling keep four bytes a pixel: with three, both would have to move them.
-    pixels = quads(rgb)[None].permute(0, 3, 1, 2)
+    pixels = quads(open_rgb(path, 2 * size, content))[None].permute(0, 3, 1, 2)
     if pixels.shape[2:] != (size, size):
         # Bytes are resampled as they are: ten times as fast as floats and never more than one level off.
         pixels = F.interpolate(pixels, size=(size, size), mode="bilinear", antialias=True)
     return pixels[0, :3].contiguous()
+
+
+def open_rgb(path: str | Path, at_least: int, content: bytes | None = None) -> Image.Image:
+    """An image as RGB, upright and in its own proportions; `at_least` and `content` as for `open_image`."""
+    image = open_image(path, at_least=at_least, content=content)
+    try:
+        return to_rgb(image)
+    except (ValueError, OSError, MemoryError) as error:
+        raise DataError(f"image {shown(str(path))}: its pixels ({image.mode}) do not become RGB: {error}") from None
 
 
 def decoding() -> str:
@@ -98,6 +102,10 @@ class ImageFiles:
     def decode(self, row: int, size: int) -> Tensor:
         """The image of one row, uint8 [3, size, size]."""
         return decode(self.paths[row], size)
+
+    def picture(self, row: int, at_least: int) -> Image.Image:
+        """The image of one row in its own proportions, for people to look at; perhaps reduced, to no less than this."""
+        return open_rgb(self.paths[row], at_least)
 
     def sides(self, row: int) -> tuple[int, int]:
         """Width and height of one row's image, from its header."""

@@ -5,7 +5,6 @@ All text passes through `html.escape`, plots are embedded, and a content policy 
 
 from __future__ import annotations
 
-import base64
 import io
 import warnings
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ from pluralis.checkpoint import write_file
 from pluralis.data.inspection import Inspection, together
 from pluralis.data.inspection_tables import hint_line
 from pluralis.data.whole_file import make_folder
-from pluralis.html_page import document
+from pluralis.html_page import document, embedded
 from pluralis.labels import Labels
 
 if TYPE_CHECKING:  # slow to import
@@ -172,8 +171,7 @@ def _chart(draw: Any, says: str, size: tuple[float, float] = (9, 3.2)) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a name may hold characters that the font lacks: they show as boxes
         FigureCanvasAgg(figure).print_png(buffer)
-    png = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return f'<img class=chart src="data:image/png;base64,{png}" alt="{escape(says)}">'
+    return f'<img class=chart src="{embedded(buffer.getvalue())}" alt="{escape(says)}">'
 
 
 _STYLE = """

@@ -65,7 +65,9 @@ def classes_table(found: Inspection, lines: int) -> Table:
     known = found.summary
     order = np.argsort(-known.positives, kind="stable").tolist()
     head, tail = (order, []) if len(order) <= lines else (order[: -(-lines // 2)], order[len(order) - lines // 2 :])
-    table = Table(title=f"{len(order):,} classes")
+    least = f" and {len(tail):,} least" if tail else ""
+    title = f"{len(order):,} classes"
+    table = Table(title=title if len(head) == len(order) else f"{len(head):,} most{least} frequent of {title}")
     for name in ("class", "present", "absent", "unknown", "of images"):
         table.add_column(name, justify="left" if name == "class" else "right")
     for group in (head, tail):

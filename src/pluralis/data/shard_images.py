@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from torch import Tensor
 
-from pluralis.data.images import ImageFiles, decode
+from pluralis.data.images import ImageFiles, decode, open_rgb
 from pluralis.data.safe_io import image_size
 from pluralis.data.shards import ShardFiles, Shards, is_shards
 
@@ -28,6 +29,10 @@ class ShardImages(ShardFiles):
     def decode(self, row: int, size: int) -> Tensor:
         """The image of one row, uint8 [3, size, size]."""
         return decode(self.name(row), size, self.content(row))
+
+    def picture(self, row: int, at_least: int) -> Image.Image:
+        """The image of one row in its own proportions, for people to look at; perhaps reduced, to no less than this."""
+        return open_rgb(self.name(row), at_least, self.content(row))
 
     def sides(self, row: int) -> tuple[int, int]:
         """Width and height of one row's image, from its header."""

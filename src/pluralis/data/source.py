@@ -22,6 +22,7 @@ from pluralis.data.formats.options import fit_options
 from pluralis.data.image_paths import ImagePaths
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Images, TensorImages
+from pluralis.data.near_names import near_note
 from pluralis.data.shard_images import pictures
 from pluralis.errors import DataError
 from pluralis.labels import Labels
@@ -94,6 +95,10 @@ def load_dataset(part: DataPart, say: Say = warnings.warn, missing: bool = False
         raise DataError(f"{'; '.join(found.notes) or f'{path} lists no image'}: there is nothing to train on")
     for note in found.notes:
         say(note)
+    if not isinstance(options.get("classes"), list):  # whoever states the names means them
+        near = near_note(found.labels)
+        if near:
+            say(f"{path}: {near}")
     return found
 
 
@@ -223,8 +228,10 @@ def load_areas(part: DataPart, labels: Labels) -> np.ndarray:
     )
 
 
-def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
-    """Refuse data whose classes are not those of the run, naming the difference."""
+def check_classes(
+    labels: Labels, classes: tuple[str, ...], what: str, then: str = "use data with the run's classes"
+) -> None:
+    """Refuse data whose classes are not those of the run, naming the difference and what to do `then`."""
     if labels.classes == classes:
         return
     extra = [c for c in labels.classes if c not in classes]
@@ -233,7 +240,7 @@ def check_classes(labels: Labels, classes: tuple[str, ...], what: str) -> None:
     differences = [f"{word} {', '.join(names[:3])}" for word, names in both if names]
     raise DataError(
         f"{what} has {len(labels.classes)} classes, the run has {len(classes)}"
-        f" ({'; '.join(differences) or 'the same ones in another order'}): use data with the run's classes"
+        f" ({'; '.join(differences) or 'the same ones in another order'}): {then}"
     )
 
 

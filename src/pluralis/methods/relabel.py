@@ -47,7 +47,7 @@ class Relabel(Method):
     "absent" is right.
 
     A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
-    log-odds whatever the loss is, unless a bias is stated or the head has its own (`lse` and `csra`: zero).
+    log-odds whatever the loss is, unless a bias is stated or the head puts another in their place (`lse` and `csra`).
 
     Options, all off by default; they combine:
 

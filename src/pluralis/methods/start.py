@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Method
 
-START_BIASES = ("zero", "log-odds")
+START_BIASES = ("zero", "log-odds", "equal")
+_EQUAL = 10  # labels an image at an `equal` start: from p = 1/2 many hundreds of classes hardly find their level
 
 
 def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
@@ -26,13 +28,13 @@ def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
             f'method.start_bias is "log-odds", but no network of {type(method).__name__} has a head that can be told'
             " from its backbone: set the bias of its last layer to pluralis.start_bias(loss, labels)"
         )
-    for _, net in method.networks():
-        learns = any(weight.requires_grad for weight in net.backbone.parameters())
-        if bias == "method" and net.head.start_bias is not None and learns:
-            bias = net.head.start_bias
-    if bias != "method":  # what is stated, or the head's own, holds wherever heads start
+    if bias != "method":  # what is stated holds wherever heads start
         method.start_bias = method.restart_bias = bias
     for _, net in method.networks():
+        if bias == "method" and any(weight.requires_grad for weight in net.backbone.parameters()):
+            method.start_bias, method.restart_bias = (
+                net.head.start_bias if own == "log-odds" else own for own in (method.start_bias, method.restart_bias)
+            )
         net.head.start(labels)
         net.head.set_bias(start_values(labels, method.start_bias))
 
@@ -41,7 +43,8 @@ def start_bias(suits: nn.Module, labels: Labels | Any) -> Tensor:
     """[C] the bias that a last layer should start from to suit a loss or a method, by labels [N, C] in {+1, 0, -1}.
 
     Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency. Where
-    class maps are pooled otherwise than by their mean, as the heads `lse` and `csra` do, keep zeros for all.
+    a backbone learns below class maps that are pooled as the heads `lse` and `csra` do, zeros are better for all, or
+    log-odds of 10 labels an image where there are more than twenty classes (`method.start_bias=equal` of a recipe).
 
     >>> from pluralis.losses import create_loss
     >>> labels = torch.tensor([[1, 0, 0], [1, 0, -1], [0, 1, 0]])
@@ -57,8 +60,15 @@ def start_bias(suits: nn.Module, labels: Labels | Any) -> Tensor:
 
 
 def start_values(labels: Labels, bias: str) -> Tensor:
-    """[C] zeros, or the log-odds of each class's observed frequency, with half a count added to each side."""
-    if bias == "zero":
-        return torch.zeros(len(labels.classes))
+    """[C] what a starting bias stands for.
+
+    `zero`: zeros. `log-odds`: those of each class's observed frequency, with half a count added to each side. `equal`:
+    the same for all classes, such that ten labels are expected in an image, or half of the classes if that is fewer.
+    """
+    classes = len(labels.classes)
+    if bias == "zero" or (bias == "equal" and classes <= 2 * _EQUAL):
+        return torch.zeros(classes)
+    if bias == "equal":
+        return torch.full((classes,), math.log(_EQUAL / (classes - _EQUAL)))
     counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
     return torch.log((counts + 0.5) / (len(labels) - counts + 0.5)).float()

@@ -16,8 +16,8 @@ class Head(nn.Module):
 
     only_pools = False
     """Whether a map and its average have the same logits, so that stored averages can stand for the maps."""
-    start_bias: str | None = None
-    """What its bias starts from, `zero` or `log-odds`, whatever suits the method, if the backbone learns with it."""
+    start_bias = "log-odds"
+    """What its bias starts from where the method asks for log-odds and the backbone learns with it."""
 
     def set_bias(self, values: Tensor) -> None:
         """Sets the starting bias of each class from `values` [C]: log-odds of its frequency, or zeros."""

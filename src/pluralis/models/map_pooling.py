@@ -29,12 +29,12 @@ class MapHead(Head):
     channel is dropped at all places at once: dropped at each on its own, the pooling would average the dropout away.
     That is an option nevertheless, `drop="place"`, a weaker dropout. Features [B, D] are a map with one place.
 
-    Above a backbone that learns too, the bias starts from zero for every method: while a class is as likely as not, its
-    map has to learn at every place that it is not there, and with methods that would start from log-odds it becomes
-    better for it (docs/results).
+    Above a backbone that learns too, no bias starts from log-odds but all from one `equal` value: while a class is
+    about as likely as not, its map has to learn at every place that it is not there, and becomes better for it
+    (docs/results).
     """
 
-    start_bias = "zero"
+    start_bias = "equal"
 
     def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0, drop: str = "channel") -> None:
         super().__init__()

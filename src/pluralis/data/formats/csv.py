@@ -1,9 +1,9 @@
 """Labels in CSV, long (`image,label[,value]`) or wide (`image,<class>,<class>…`), in UTF-8.
 
 Long: a line gives one label of one image, value 1 present or -1 absent; without the value column every
-line is a positive. A line with an empty label lists an image that has none. Wide: a line gives all
-labels of one image, 1 present, -1 absent, blank unknown. The header tells which it is. A 0 means absent
-to some and unknown to others: `unlisted` says what it means here.
+line is a positive. A line with an empty label lists an image that has none. With `several` a line may
+give several labels. Wide: a line gives all labels of one image, 1 present, -1 absent, blank unknown. The
+header tells which it is. A 0 means absent to some and unknown to others: `unlisted` says what it means here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from pluralis.data.dataset import Dataset
 from pluralis.data.formats.csv_records import MINUS, Records, records
 from pluralis.data.formats.listing import file_names
+from pluralis.data.formats.several_tags import part_tags, tags_note
 from pluralis.data.formats.table import Table, rows_of
 from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, shown
@@ -43,6 +45,7 @@ def read(
     classes: Sequence[str] | None = None,
     unlisted: str | None = None,
     separator: str = ",",
+    several: str = "",
 ) -> Dataset:
     """Read the labels in `path` of images below the folder `images`; the id of an image is its name there.
 
@@ -50,6 +53,10 @@ def read(
     labels in the file, sorted (long). `unlisted`, "unknown" or "absent", is what a 0 means and, in the
     long format, what holds for a class that no line gives for an image (unless stated: unknown). In the wide format a
     blank cell is unknown, whatever it says. `separator` is ",", ";", "tab" or "|".
+
+    `several` is what stands between the tags of one cell in the column `label` of a long file, such as "," for
+    "person, horse": a label each, and the value of the line holds for all of them. Without it such a cell is one class,
+    and a note tells where its parts are classes as well.
     """
     if separator not in _SEPARATORS:
         raise DataError(f"separator={shown(separator)} is not possible; choose ',', ';', 'tab' or '|'")
@@ -65,9 +72,14 @@ def read(
         hint = told or f"begin with the line image{mark}label"
         raise DataError(f"{path}, line {line}: there is no column 'image'; {hint}")
     if header in _LONG:
-        _add_long(table, lines, len(header))
+        _add_long(table, part_tags(lines, _SEPARATORS.get(several, several)) if several else lines, len(header))
         # Sorted, since in order of appearance one new line could renumber them all.
-        return table.dataset(complete=unlisted == "absent", sort_classes=classes is None, repeats=True)
+        found = table.dataset(complete=unlisted == "absent", sort_classes=classes is None, repeats=True)
+        note = "" if several or classes else tags_note(found.labels.classes)
+        return replace(found, notes=(*found.notes, f"{path}: {note}")) if note else found
+    if several:
+        hint = f"begin with the line image{mark}label, or, if each class has a column, say --set data.options.several="
+        raise table.error(line, f"several={shown(several)} is about the column 'label'; {hint}")
     _add_wide(table, lines, line, header)
     return table.dataset()
 

@@ -1,4 +1,7 @@
-"""Hints in a file of their own, CSV `image,label,confidence`, beside labels in a format that cannot hold them."""
+"""Hints in a file of their own, CSV `image,label,confidence`, beside labels in a format that cannot hold them.
+
+The file of missing labels that `pluralis relabel` writes, `image,label,probability`, is read as one too.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pluralis.data.whole_file import whole_text
 from pluralis.errors import DataError, nearest
 
 _HEADER = ["image", "label", "confidence"]
+_ALSO = ["image", "label", "probability"]
 
 
 def write_hints(path: str | Path, data: Dataset, images: str | Path | None = None) -> None:
@@ -42,12 +46,13 @@ def read_hints(path: str | Path, data: Dataset) -> Dataset:
     columns = {name: number for number, name in enumerate(data.labels.classes)}
     lines = records(path)
     _, header, _ = next(lines, (1, [], ""))
-    if header != _HEADER:
-        raise DataError(f"{path}, line 1: a file of hints begins with the line {','.join(_HEADER)}; write it there")
+    if header not in (_HEADER, _ALSO):
+        heads = f"{','.join(_HEADER)} (or {','.join(_ALSO)})"
+        raise DataError(f"{path}, line 1: a file of hints begins with the line {heads}; write it there")
     rows, numbers, sure = array("q"), array("i"), array("f")
     for line, cells, _ in lines:
         if len(cells) != len(_HEADER):
-            raise DataError(f"{path}, line {line}: {len(cells)} cells, not image, label and confidence; mend it")
+            raise DataError(f"{path}, line {line}: {len(cells)} cells, not {', '.join(header)}; mend it")
         image, label = map(restore, cells[:2])
         row, column = find(image), columns.get(label)
         if row is None:
@@ -57,7 +62,7 @@ def read_hints(path: str | Path, data: Dataset) -> Dataset:
             raise DataError(f"{path}, line {line}: there is no class {label[:80]!r}; {known}, or give all to classes")
         rows.append(row)
         numbers.append(column)
-        sure.append(confidence(path, line, cells[2]))
+        sure.append(confidence(path, line, cells[2], header[2]))
     there = data.hints or Hints.gather([], [], [])
     every = Hints.gather(
         np.concatenate([there.rows, np.frombuffer(rows, np.int64)]),
@@ -67,14 +72,14 @@ def read_hints(path: str | Path, data: Dataset) -> Dataset:
     return Dataset(data.images, data.labels, every, data.notes)
 
 
-def confidence(path: str | Path, line: int, text: str) -> float:
+def confidence(path: str | Path, line: int, text: str, what: str = "confidence") -> float:
     """A number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise DataError(f"{path}, line {line}: the confidence {text[:40]!r} is not possible; give a number from 0 to 1")
+        raise DataError(f"{path}, line {line}: the {what} {text[:40]!r} is not possible; give a number from 0 to 1")
     return value
 
 

@@ -141,7 +141,8 @@ class Table:
                 first, second = value[pair : pair + 2]
                 what = "given twice" if first == second else f"given as {first} and as {second}"
                 raise self.error(two, f"{where}: {what}, see {self.unit} {one}; keep one of them")
-            such = f"such as {where} ({self.unit}s {one} and {two})"
+            places = f"{self.unit}s {one} and {two}" if one != two else f"{self.unit} {one}"  # which held it twice
+            such = f"such as {where} ({places})"
             notes = (f"{self.path}: {len(again):,} labels are given again, {such}; each counts once",)
             key, value = np.delete(key, again + 1), np.delete(value, again + 1)
         del order
