@@ -309,25 +309,45 @@ def test_weights_that_cannot_be_had_are_said_before_anything_runs(done: tuple[Pa
     assert command(*words, "--list").exit_code == command(*words, "--limit", "0").exit_code == 0  # who only looks
 
 
-def test_pictures_are_decoded_once_and_those_that_nobody_looks_at_never(tmp_path: Path) -> None:
+def spec_of_pictures(folder: Path) -> Path:
+    """Two rows on 40 pictures in files, 10 of them to test on."""
     scenes, lines = make_scenes("train", 40), ["image,label,value"]
     for row, (pixels, truth) in enumerate(zip(scenes.images, scenes.truth, strict=True)):
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{row:02d}.png")
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{row:02d}.png")
         lines += [f"{row:02d}.png,{scenes.classes[c]},{value}" for c, value in enumerate(truth.tolist())]
-    (tmp_path / "train.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if line < "30")]) + "\n")
-    (tmp_path / "test.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if line >= "30")]) + "\n")
-    spec = write_spec(
-        tmp_path / "specs",
-        f"[settings]\ndata.format = 'csv'\n'data.options' = {{}}\ndata.images = '{tmp_path}'\n"
-        f"data.labels = '{tmp_path}/train.csv'\n'data.test' = {{labels = '{tmp_path}/test.csv', options = {{}}}}\n"
+    (folder / "train.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if line < "30")]) + "\n")
+    (folder / "test.csv").write_text("\n".join([lines[0], *(line for line in lines[1:] if line >= "30")]) + "\n")
+    return write_spec(
+        folder / "specs",
+        f"[settings]\ndata.format = 'csv'\n'data.options' = {{}}\ndata.images = '{folder}'\n"
+        f"data.labels = '{folder}/train.csv'\n'data.test' = {{labels = '{folder}/test.csv', options = {{}}}}\n"
         "[[rows]]\nname = 'last'\nmethod = 'an'\n"
         "[[rows]]\nname = 'clean'\nmethod = 'an'\nsettings = {select.rule = 'clean'}\n",
     )
+
+
+def test_pictures_are_decoded_once_and_those_that_nobody_looks_at_never(tmp_path: Path) -> None:
+    spec = spec_of_pictures(tmp_path)
     runs, decoded = make_queue(spec, tmp_path / "out").runs(), dict[str, set[int]]()
     for run in runs[:3]:
         totals = decoded.setdefault(f"{run.row} {run.seed}", set())
         perform(Job(tmp_path / "out", run), Hooks(decoding=lambda done, total, totals=totals: totals.add(total)))  # type: ignore[misc]
     assert decoded == {"last 0": {22, 10}, "clean 0": {8}, "last 1": set()}
+
+
+def test_a_worker_decodes_with_processes_of_its_own(tmp_path: Path) -> None:
+    """They are forked from one that listens for jobs at the same time."""
+    run = make_queue(spec_of_pictures(tmp_path), tmp_path / "out", "run.workers=2").runs()[0]
+    worker, answers = LocalWorker(threads=1), list[Answer]()
+    job = Job(tmp_path / "out", run).to_dict()
+    asking = threading.Thread(target=lambda: answers.append(worker.perform(job, lambda answer: None)), daemon=True)
+    asking.start()
+    asking.join(120)
+    if not answers and worker._process is not None:
+        subprocess.run(["pkill", "-KILL", "-P", str(worker._process.pid)], check=False)
+    worker.close()
+    worker.wait()
+    assert answers == [{"outcome": "done"}]
 
 
 @pytest.mark.slow

@@ -65,8 +65,11 @@ def _serve(answers: TextIO) -> None:
     jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def listen() -> None:
-        for line in sys.stdin:
-            jobs.put(line)
+        # Not sys.stdin: processes that decode images are forked from this one, and close it first thing. While a thread
+        # reads it they would wait for its lock for ever.
+        with os.fdopen(os.dup(0), encoding="utf-8") as lines:
+            for line in lines:
+                jobs.put(line)
         gone.set()
         jobs.put(None)
 
