@@ -67,6 +67,7 @@ def test_train_says_when_it_is_finished(photos: Path, trained: Path) -> None:
     done = pluralis(*train_words(photos, trained))
     assert done.returncode == 0
     assert "finished" in done.stdout
+    assert "starting bias: equal" in done.stdout  # as when it was trained
     assert state_hash(read_snapshot(trained / "model").tensors) == before
 
 

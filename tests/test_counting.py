@@ -392,6 +392,35 @@ def test_labels_by_rates_are_the_closed_form(unlabelled: str) -> None:
         assert found.calibration == calibrate(torch.from_numpy(z), torch.from_numpy(y))[0]
 
 
+def test_complete_rows_do_not_make_the_model_look_weak() -> None:
+    """They were not written at the rates of the others."""
+    z, truth, y = at_rates(600, np.random.default_rng(0), 0.9, 0.05)
+    y[:300] = np.where(truth[:300], 1, -1)
+    found = count_labels(z, y, (z, y))
+    assert found.calibration.by == AT_RATES
+    assert found.gain is not None
+    assert found.gain > 0.2
+    assert not found.warnings()
+
+
+def test_the_notes_say_what_images_without_a_label_count_as() -> None:
+    z, _, y = at_rates(300, np.random.default_rng(0), 0.5, 0.1)
+    skip, absent = (count_labels(z, y, (z, y), unlabelled=how).caveats()[1] for how in ("skip", "absent"))
+    assert "as if nobody had looked" in skip
+    assert "count as looked at" in absent
+
+
+def test_verifying_what_is_likely_is_warned_of() -> None:
+    """One picked label, and of the others those that are likely verified: no present one is left among the unknown."""
+    rng = np.random.default_rng(0)
+    z, truth, y = simulate(800, 12, rng)
+    likely = (y == 0) & (z > 0)
+    y[likely] = np.where(truth[likely], 1, -1)
+    found = count_labels(z, y, (z, y))
+    assert found.total.expected < 0.95 * truth.sum()
+    assert any("Nearly all present labels seem to be written" in line for line in found.warnings())
+
+
 def test_one_step_from_fitted_rates_is_close_to_fitting_anew() -> None:
     z, _, y = (torch.from_numpy(x) for x in at_rates(400, np.random.default_rng(0), 0.6, 0.2))
     drawn = draw_rates(z, y, 400, np.random.default_rng(0))

@@ -116,6 +116,7 @@ def test_your_data_leaves_what_it_says(walk: tuple[Path, dict[str, str]]) -> Non
         assert (folder / name).exists(), name
     sizes = {path.stem: path.read_text().count("\n") for path in folder.glob("*.csv")}
     assert sizes["good"] == sizes["labels"]
+    assert sizes["missing"] > 1
     assert sizes["more"] == sizes["good"] + sizes["missing"] - 1
     assert len(load_run(folder / "runs" / "again").classes) == 10
 

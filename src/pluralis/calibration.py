@@ -20,6 +20,7 @@ from pluralis.written_rates import chances_by_rates, fit_rates
 PICKED = "one of the present labels was picked"
 AT_A_RATE = "each present label was written at the method's rate"
 AT_RATES = "present and absent labels were each written at a rate of their own"
+_ALL = 0.98  # a rate of present labels from which on hardly any can be missing
 _ENOUGH = 50  # verified absent labels of which a rate can be told: fewer leave the pick the better guess
 
 
@@ -41,6 +42,16 @@ class Calibration:
     def to_list(self) -> list[Any]:
         """For JSON."""
         return [self.a, self.b, None if self.rates is None else list(self.rates), self.by]
+
+    def warnings(self) -> list[str]:
+        """What to know before relying on it, as sentences; empty where all is well."""
+        if self.rates is None or self.rates[0] < _ALL:
+            return []
+        return [
+            f"Nearly all present labels seem to be written ({self.rates[0]:.3f} of them), and hardly any to be missing."
+            " It seems so, too, where people verified what was likely, such as labels that `relabel` suggested: then do"
+            " not rely on it, and train without the labels that were verified to be absent in this way."
+        ]
 
     def log_odds(self, logits: Tensor) -> Tensor:
         return self.a * logits + self.b

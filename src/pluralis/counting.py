@@ -68,8 +68,9 @@ class Counts:
     held_out: int  # rows with a label that the calibration was fitted to
     gain: float | None = None  # share of −log likelihood that the model saves on them, beside class frequencies
     a: float = 1.0
-    rate: float | None = None  # at which labels are taken to be written, the mean over classes; None: one was picked
+    rate: float | None = None  # at which labels are taken to be written, the mean over classes; None: none was given
     rate_error: float | None = None  # of a rate that a run learned, as its history has it
+    unlabelled: str = "skip"  # rows without any label: nobody looked, or ("absent") somebody found nothing to write
 
     @property
     def per_image(self) -> tuple[float, float, float]:
@@ -82,7 +83,7 @@ class Counts:
 
     def warnings(self) -> list[str]:
         """What the reader should know before reading the numbers, as sentences; empty where all is well."""
-        said = []
+        said = self.calibration.warnings()
         if 0 < self.held_out < _FEW:
             said.append(f"The calibration rests on {self.held_out} rows only: hold out more to rely on the interval.")
         if self.gain is not None and self.gain < _LITTLE:
@@ -101,12 +102,18 @@ class Counts:
         """When these numbers are biased, as sentences for the reader."""
         if self.calibration.rates is not None:
             present, absent = self.calibration.rates
+            looked = (
+                "Images without any label count as looked at: nobody found anything to write. If nobody looked"
+                " (unlabelled = skip), there are more labels than this."
+                if self.unlabelled == "absent"
+                else "Images without any label say nothing, as if nobody had looked. If people did, and found nothing"
+                " to write (unlabelled = absent), there are fewer labels than this."
+            )
             return [
                 "Right if present labels were written with one chance and absent ones verified with another, whatever"
                 f" else is there: {present:.2f} and {absent:.2f}, as fitted to held-out rows. Where people looked first"
                 " at what is large or likely, labels are counted wrongly, and the interval does not contain it.",
-                "Images without any label say nothing, as if nobody had looked. If people did, and found nothing to"
-                " write (unlabelled = absent), there are fewer labels than this.",
+                looked,
                 "All classes share the numbers of the calibration, so that the total is surer than the single classes.",
             ]
         return [
@@ -170,9 +177,7 @@ def count_labels(
     logits: [N, C]. labels: [N, C] in {+1, 0, −1}, or `Labels`, whose class names are used unless `classes` has others.
     mechanism, rate, a, unlabelled: how labels came to be written, see `losses.functional.selection`; rows without any
     written label are expected to hold Σp ("skip": nobody looked), or nothing ("absent", where one label is picked; at a
-    rate, Σr). A
-    calibration is for one picked label, any equally likely, so with mechanism "rate" or another a there are no held-out
-    rows. A rate is taken as exact.
+    rate, Σr). With mechanism "rate" or another a there are no held-out rows, and the rate or a is taken as exact.
 
     >>> z = torch.zeros(14, 3)
     >>> found = count_labels(z, torch.tensor([[1, 0, 0]] * 14))     # r = 5/14 for each of the others
@@ -232,7 +237,7 @@ def count_labels(
     if by_rates is not None:
         scale = replace(scale, rates=by_rates.rates, by=AT_RATES)
     mean_rate = None if written_at is None else float(torch.as_tensor(written_at).mean())
-    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate)
+    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate, unlabelled=unlabelled)
 
 
 def _gain(z: Tensor, y: Tensor, best: Floats) -> float:

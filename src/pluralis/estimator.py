@@ -46,7 +46,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     epochs, batch_size, lr, weight_decay    of AdamW, with a cosine schedule
     min_steps            least number of AdamW's steps: few rows are gone through more than `epochs` times, since after
                          a handful of steps the weights are still those that were drawn; 0 for `epochs` in any case
-    start_bias           of the outputs: "method" for what suits it, "zero", "log-odds" of what was written, or "equal"
+    start_bias           of the outputs: "method" for what suits it, "zero", or "log-odds" of what was written
     standardize          give each feature mean 0 and deviation 1 first, as learned from the training rows
     validation_fraction  of the rows, held out to calibrate the probabilities by the likelihood of their written labels
                          (no clean label is needed; `calibration_.by` tells how it takes them to be written); not

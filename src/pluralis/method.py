@@ -112,7 +112,7 @@ class Method(nn.Module):
     paper: ClassVar[str] = ""
     """One line: who, where, when."""
     start_bias: str = "zero"
-    """What the heads' biases start from: `zero`, or the `log-odds` of the observed frequencies."""
+    """What the heads' biases start from: `zero`, the `log-odds` of the observed frequencies, or `equal` ones."""
     restart_bias: str = "log-odds"
     """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
     memory: ClassVar[tuple[str, ...]] = ()

@@ -65,6 +65,8 @@ def relabel(
         with prediction_bar() as progress:
             part = missing.together([missing.look(trained, source, views, progress) for source in sources])
         rows, (found, how) = part.labels, missing.chances(trained, part, views)
+        for line in trained.calibration_of(views).warnings():
+            say(line)
     count = 0
     if out is not None:
         count = write_missing(out, rows, found, min_probability, layout)

@@ -208,6 +208,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
         with runtime.autocast():
             figures, per_class = _test_figures(method, test, calibration) if test else ({}, {})
         meta = {
+            "start_bias": method.start_bias,
             "pluralis": __version__,
             "recipe": recipe.to_dict(),
             "classes": list(split.train.labels.classes),
@@ -327,6 +328,7 @@ def make_loader(
 
 
 def _trained(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: bool = False) -> TrainedRun:
+    method.start_bias = meta.get("start_bias", method.start_bias)
     return TrainedRun(
         recipe,
         tuple(meta["classes"]),

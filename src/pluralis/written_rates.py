@@ -147,7 +147,12 @@ def draw_rates(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator, every
 
 
 def _gain(logits: Tensor, labels: Tensor) -> float:
-    """The share of the cross-entropy of known labels that the model saves, beside the frequencies of the classes."""
+    """The share of the cross-entropy of known labels that the model saves, beside the frequencies of the classes.
+
+    Of rows with unknown labels: those that are complete were not written at these rates.
+    """
+    partial = (labels == 0).any(1)
+    logits, labels = logits[partial], labels[partial]
     known, present = labels != 0, (labels > 0).double()
     often = ((present.sum(0) + 0.5) / (known.sum(0) + 1)).logit().expand_as(logits)
     model, without = (F.binary_cross_entropy_with_logits(x[known], present[known]) for x in (logits, often))

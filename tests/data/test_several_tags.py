@@ -47,6 +47,7 @@ def test_the_sign_is_meant_without_the_blanks_around_it(parse):
     text = 'image,label\na.jpg,"sea,boat , sky"\n'
     assert lists(parse(text, several=", ")) == lists(parse(text, several=",")) == {"a": ["boat", "sea", "sky"]}
     assert lists(parse("image,label\na.jpg, sea  boat \n", several=" ")) == {"a": ["boat", "sea"]}
+    assert lists(parse("image,label\na.jpg,band and sand\n", several=" and ")) == {"a": ["band", "sand"]}
 
 
 @pytest.mark.parametrize("several", ["tab", "\t"])

@@ -43,8 +43,8 @@ def start_bias(suits: nn.Module, labels: Labels | Any) -> Tensor:
     """[C] the bias that a last layer should start from to suit a loss or a method, by labels [N, C] in {+1, 0, -1}.
 
     Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency. Where
-    a backbone learns below class maps that are pooled as the heads `lse` and `csra` do, zeros are better for all, or
-    log-odds of 10 labels an image where there are more than twenty classes (`method.start_bias=equal` of a recipe).
+    a backbone learns below class maps that are pooled as the heads `lse` and `csra` do, zeros are better than these
+    log-odds, or those of 10 labels an image where there are more than twenty classes (`equal` of a recipe).
 
     >>> from pluralis.losses import create_loss
     >>> labels = torch.tensor([[1, 0, 0], [1, 0, -1], [0, 1, 0]])

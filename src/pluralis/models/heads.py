@@ -20,7 +20,7 @@ class Head(nn.Module):
     """What its bias starts from where the method asks for log-odds and the backbone learns with it."""
 
     def set_bias(self, values: Tensor) -> None:
-        """Sets the starting bias of each class from `values` [C]: log-odds of its frequency, or zeros."""
+        """Sets the starting bias of each class from `values` [C], the logits that it stands for."""
         raise NotImplementedError
 
     def start(self, labels: Labels) -> None:

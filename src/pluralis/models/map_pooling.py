@@ -29,9 +29,8 @@ class MapHead(Head):
     channel is dropped at all places at once: dropped at each on its own, the pooling would average the dropout away.
     That is an option nevertheless, `drop="place"`, a weaker dropout. Features [B, D] are a map with one place.
 
-    Above a backbone that learns too, no bias starts from log-odds but all from one `equal` value: while a class is
-    about as likely as not, its map has to learn at every place that it is not there, and becomes better for it
-    (docs/results).
+    Above a backbone that learns too, `equal` biases stand in for log-odds unless these are stated: it is measured, not
+    derived (docs/results).
     """
 
     start_bias = "equal"

@@ -16,7 +16,8 @@ def part_tags(lines: Records, sign: str) -> Records:
     >>> [cells for _, cells, _ in part_tags(iter([(2, ["a.jpg", "sea, ,boat "], "")]), ",")]
     [['a.jpg', 'sea'], ['a.jpg', 'boat']]
     """
-    sign = sign.strip() or sign  # the blanks around tags go in any case
+    if not any(map(str.isalnum, sign)):
+        sign = sign.strip() or sign  # the blanks around tags go in any case; those of " and " part it from "band"
     for line, cells, rest in lines:
         if len(cells) < 2:
             yield line, cells, rest
