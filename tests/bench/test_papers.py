@@ -233,7 +233,7 @@ def test_published_settings_are_those_that_were_measured() -> None:
         rate, factor = CHOSEN[name]
         several = [row for row, count in seeds.items() if row.startswith(f"{name}, ") and count > 1]
         assert several == [f"{name}, lr {rate:g}, head ×{factor}"]  # the others have one
-        assert seeds[several[0]] == (3)  # the third of lac is still to be run
+        assert seeds[several[0]] == 3
         rate_and_factor = (f"train.lr={rate}", f"train.head_lr={factor}")
         measured = Recipe.load(Path(file), [*voc2012.SAME, *scaled, *rate_and_factor])
         mine = [run.recipe for run in found if run.row == f"{name}, published"]
