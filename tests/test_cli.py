@@ -406,6 +406,7 @@ def test_methods_lists_parameters_defaults_and_papers() -> None:
     assert found["gr"]["parameters"]["wT"] == 2
     assert all(entry["paper"] and entry["what"] for entry in found.values())
     assert "sigmaT=0.5" in pluralis("methods").stdout
+    assert (found["gr"]["start_bias"], found["gr"]["deep_start_bias"]) == ("log-odds", "equal")
 
 
 def test_help_imports_neither_torch_nor_numpy() -> None:

@@ -56,6 +56,32 @@ def test_class_maps_start_equal_if_the_backbone_learns_and_no_bias_is_stated(hea
         assert (method.start_bias, method.restart_bias) == (expected, expected)
 
 
+@pytest.mark.parametrize("head", ["linear", "mlp", "lse"])
+def test_gr_starts_equal_above_a_backbone_that_learns_and_from_log_odds_otherwise(head: str) -> None:
+    """Whatever the head; of many classes, so that an equal start is neither zero nor log-odds."""
+    labels = Labels.from_lists([[0], [0], [1]], 40)
+    for frozen, stated, expected in (
+        (False, "method", "equal"),
+        (True, "method", "log-odds"),
+        (False, "zero", "zero"),
+    ):
+        net = create_model("tiny", 40, head)
+        if frozen:
+            net.freeze("all")
+        method = create_method("gr", Setup(lambda net=net: net, 40, labels))
+        start_heads(method, labels, stated)
+        bias = next(p for name, p in reversed(list(net.head.named_parameters())) if name.endswith("bias"))
+        assert torch.equal(bias, start_values(labels, expected)), (frozen, stated)
+        assert method.start_bias == expected
+
+
+@pytest.mark.parametrize("name", ["selection", "bce", "pu-mlc", "relabel"])
+def test_a_linear_head_of_others_starts_from_log_odds_in_any_case(name: str) -> None:
+    method = create_method(name, Setup(lambda: create_model("tiny", 3), 3, LABELS))
+    start_heads(method, LABELS)
+    assert (method.start_bias, method.restart_bias) == ("log-odds", "log-odds")
+
+
 def test_unknown_names() -> None:
     with pytest.raises(RecipeError, match="did you mean 'gr'"):
         method_class("grr")
@@ -68,3 +94,4 @@ def test_descriptions_are_complete() -> None:
         assert entry["paper"]
         assert entry["what"]
         assert entry["start_bias"] in ("zero", "log-odds")
+        assert entry["deep_start_bias"] == ("equal" if entry["name"] == "gr" else "")

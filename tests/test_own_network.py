@@ -137,6 +137,9 @@ def test_the_bias_of_ones_own_last_layer() -> None:
     assert start_bias(create_method("relabel", Setup(Own, 3, LABELS)), DENSE.numpy()).tolist() == odds
     assert start_bias(create_loss("em"), DENSE).tolist() == [0, 0, 0]
     assert start_bias(nn.BCEWithLogitsLoss(), DENSE).tolist() == [0, 0, 0]
+    learned = {name: start_bias(create_loss(name), LABELS, backbone_learns=True) for name in ("gr", "selection")}
+    assert learned["gr"].tolist() == [0, 0, 0]
+    assert learned["selection"].tolist() == odds
     with pytest.raises(RecipeError, match="takes a loss or a method first, not an object of Tensor"):
         start_bias(DENSE, create_loss("gr"))  # type: ignore[arg-type]
 

@@ -255,7 +255,8 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     table = Table("method", "parameters", "starting bias", "paper")
     for entry in found:
         parameters = ", ".join(f"{k}={v}" for k, v in entry["parameters"].items())
-        table.add_row(entry["name"], parameters, entry["start_bias"], entry["paper"])
+        deep = f"; {entry['deep_start_bias']} where the backbone learns" if entry["deep_start_bias"] else ""
+        table.add_row(entry["name"], parameters, entry["start_bias"] + deep, entry["paper"])
     console.print(table)
 
 

@@ -113,6 +113,8 @@ class Method(nn.Module):
     """One line: who, where, when."""
     start_bias: str = "zero"
     """What the heads' biases start from: `zero`, the `log-odds` of the observed frequencies, or `equal` ones."""
+    deep_start_bias: str = ""
+    """What they start from instead where the backbone learns with them, whatever the head; "" for no other."""
     restart_bias: str = "log-odds"
     """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
     memory: ClassVar[tuple[str, ...]] = ()
@@ -216,6 +218,7 @@ class LossMethod(Method):
         self.loss = loss
         self.batch_coupled = bool(getattr(loss, "batch_coupled", False))
         self.start_bias = str(getattr(loss, "start_bias", "zero"))
+        self.deep_start_bias = str(getattr(loss, "deep_start_bias", ""))
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])

@@ -294,7 +294,7 @@ def biases(method: Relabel) -> list[torch.Tensor]:
     return [net.head.get_parameter("fc.bias").detach().clone() for _, net in method.networks()]
 
 
-@pytest.mark.parametrize(("loss", "bias"), [("selection", "log-odds"), ("em", "zero"), ("gr", "log-odds")])
+@pytest.mark.parametrize(("loss", "bias"), [("selection", "log-odds"), ("em", "zero"), ("gr", "equal")])
 def test_teachers_start_from_what_suits_the_loss_and_students_from_log_odds(loss: str, bias: str) -> None:
     method = relabel(loss=loss, folds=2, pair=True)
     start_heads(method, LABELS)

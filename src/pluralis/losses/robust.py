@@ -77,6 +77,7 @@ class GR(Loss):
 
     paper = "Chen et al.: Boosting Single Positive Multi-label Classification with Generalized Robust Loss, IJCAI 2024"
     start_bias = "log-odds"
+    deep_start_bias = "equal"  # as published, where a network learns; a table's few rows hardly find their level so
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ def method_class(name: str) -> Any:
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """Name, parameters with their defaults, starting bias and paper of every method."""
+    """Name, parameters with defaults, starting bias (and that above a backbone that learns) and paper of every method."""
     return [
         {
             "name": name,
@@ -96,6 +96,7 @@ def describe_methods() -> list[dict[str, Any]]:
                 if p.name not in ("setup", "reduction")
             },
             "start_bias": entry.start_bias,
+            "deep_start_bias": entry.deep_start_bias,
             "batch_coupled": entry.batch_coupled,
             "paper": entry.paper,
             "what": (inspect.getdoc(entry) or "").split("\n", 1)[0],

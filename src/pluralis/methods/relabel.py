@@ -95,7 +95,7 @@ class Relabel(Method):
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
-        self.start_bias = teaching.start_bias
+        self.start_bias, self.deep_start_bias = teaching.start_bias, teaching.deep_start_bias
         self.looks = looks(views, crop_weight)
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
         self.folds = _folds(folds, setup)

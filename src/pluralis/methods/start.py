@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Method
+from pluralis.models.network import Network
 
 START_BIASES = ("zero", "log-odds", "equal")
 _EQUAL = 10  # labels an image at an `equal` start: from p = 1/2 many hundreds of classes hardly find their level
@@ -32,19 +33,24 @@ def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
         method.start_bias = method.restart_bias = bias
     for _, net in method.networks():
         if bias == "method" and any(weight.requires_grad for weight in net.backbone.parameters()):
-            method.start_bias, method.restart_bias = (
-                net.head.start_bias if own == "log-odds" else own for own in (method.start_bias, method.restart_bias)
-            )
+            method.start_bias = method.deep_start_bias or _above_learning(net, method.start_bias)
+            method.restart_bias = _above_learning(net, method.restart_bias)
         net.head.start(labels)
         net.head.set_bias(start_values(labels, method.start_bias))
 
 
-def start_bias(suits: nn.Module, labels: Labels | Any) -> Tensor:
+def _above_learning(net: Network, own: str) -> str:
+    """The start above a backbone that learns: some heads put another in the place of log-odds."""
+    return net.head.start_bias if own == "log-odds" else own
+
+
+def start_bias(suits: nn.Module, labels: Labels | Any, backbone_learns: bool = False) -> Tensor:
     """[C] the bias that a last layer should start from to suit a loss or a method, by labels [N, C] in {+1, 0, -1}.
 
-    Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency. Where
-    a backbone learns below class maps that are pooled as the heads `lse` and `csra` do, zeros are better than these
-    log-odds, or those of 10 labels an image where there are more than twenty classes (`equal` of a recipe).
+    Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency. For
+    `gr`, say with `backbone_learns` that more than the last layer learns: zeros are better then, or the log-odds of 10
+    labels an image where there are more than twenty classes (`equal` of a recipe). So they are for all of these where
+    the backbone learns below class maps that are pooled as the heads `lse` and `csra` do.
 
     >>> from pluralis.losses import create_loss
     >>> labels = torch.tensor([[1, 0, 0], [1, 0, -1], [0, 1, 0]])
@@ -56,7 +62,8 @@ def start_bias(suits: nn.Module, labels: Labels | Any) -> Tensor:
     if not isinstance(suits, nn.Module):
         raise RecipeError(f"start_bias takes a loss or a method first, not an object of {type(suits).__name__}")
     known = labels if isinstance(labels, Labels) else Labels.from_dense(labels)
-    return start_values(known, str(getattr(suits, "start_bias", "zero")))
+    deep = getattr(suits, "deep_start_bias", "") if backbone_learns else ""
+    return start_values(known, str(deep or getattr(suits, "start_bias", "zero")))
 
 
 def start_values(labels: Labels, bias: str) -> Tensor:
