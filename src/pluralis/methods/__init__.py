@@ -86,7 +86,7 @@ def method_class(name: str) -> Any:
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """Name, parameters with defaults, starting bias (and that above a backbone that learns) and paper of each method."""
+    """Name, parameters with defaults, starting bias (and the one above a backbone that learns) and paper of each."""
     return [
         {
             "name": name,
