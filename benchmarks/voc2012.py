@@ -15,7 +15,8 @@ Groups of runs, in this order:
     shares       75, 50 or 25 % of the positives left, and no negatives
     picks        annotators who do not pick at random
     ideas        options of our default and of its head, one seed, and all labels with the same head
-    start        heads from the other bias: pooled class maps from log-odds, mean pooling from zero
+    start        heads from the other bias: pooled class maps and `gr` from log-odds, others with mean pooling from zero
+    decoder      what of LAC is its head, its rates and its two terms
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -95,9 +96,12 @@ class Row:
         plain["model"]["head"] = "linear"
         plain["train"]["epochs"] = 10
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
-        own = method_class(self.method).start_bias
-        if loaded.model.head in ("lse", "csra") and (loaded.method.start_bias, own) == ("method", "log-odds"):
+        own, deep = method_class(self.method).start_bias, method_class(self.method).deep_start_bias
+        start, maps = loaded.method.start_bias, loaded.model.head in ("lse", "csra")
+        if start == "method" and (deep or (maps and own == "log-odds")):
             said["method"]["start_bias"] = "zero"  # as it is with 20 classes; the first runs followed the method
+        elif start == own and deep and not maps:
+            del said["method"]["start_bias"]  # as those of `gr` did
         if self.method == "lac" and recipe["select"]["rule"] != "last":
             said["select"]["from"] = "the last stage"  # the first runs chose from both
         if self.method == "lac" and params.get("variant") != "released":
@@ -126,12 +130,12 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "role, linear start", "role", linear, seeds=2)
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
     yield Row("comparators", "an, label-decoder head", "an", LABEL_DECODER, seeds=2)
-    yield Row("comparators", "gr, head from zero", "gr", ("method.start_bias=zero",), seeds=2)
     yield Row("comparators", "splc, hill", "splc", ("method.params.variant=hill",), seeds=2)
     yield Row("comparators", "vpu, no positive kept", "vpu", ("method.params.no_positive=keep",), seeds=2)
     yield Row("comparators", "csl, 5 likely", "csl", ("method.params.likely=5",), seeds=2)
     log_odds = ("method.start_bias=log-odds",)
     yield Row("comparators", "an, head from log-odds", "an", log_odds)
+    yield Row("comparators", "gr, head from log-odds", "gr", log_odds)
     yield Row("comparators", "cls, head from log-odds", "cls", (*log_odds, "method.params.ramp=1"))
     yield Row("comparators", "lac, head from log-odds", "lac", (*log_odds, *LAC))
 
@@ -299,10 +303,24 @@ def idea_rows() -> Iterator[Row]:
 
 
 def start_rows() -> Iterator[Row]:
-    for head, bias in (("lse", "log-odds"), ("linear", "zero")):
+    for head in ("lse", "linear"):
         for name in ("relabel", "all labels", "selection", "gr", "pu-mlc"):
+            bias = "log-odds" if head == "lse" or name == "gr" else "zero"
             settings = (*SYSTEMS[name], f"model.head={head}", f"method.start_bias={bias}")
             yield Row("start", f"{name}, {head}, from {bias}", _method(name), settings, views=True)
+
+
+def decoder_rows() -> Iterator[Row]:
+    for rate, factor in ((1e-4, 1), (1e-4, 3), (3e-5, 10)):
+        rates = ("model.head=label-decoder", f"train.lr={rate:g}", f"train.head_lr={factor}")
+        stages = ("train.epochs=5", "method.params.warmup=5")
+        for name, method, settings in (
+            ("an", "an", ()),
+            ("lac", "lac", stages),
+            ("lac without contrast", "lac", (*stages, "method.params.lambda_lac=0")),
+            ("lac without both", "lac", (*stages, "method.params.lambda_lac=0", "method.params.lambda_plc=0")),
+        ):
+            yield Row("decoder", f"{name}, lr {rate:g}, head ×{factor}", method, (*rates, *settings), seeds=2)
 
 
 class Bench:
@@ -332,6 +350,7 @@ class Bench:
             "picks": pick_rows,
             "ideas": idea_rows,
             "start": start_rows,
+            "decoder": decoder_rows,
         }
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]
