@@ -24,7 +24,8 @@ from pluralis.methods import create_method, every_method
 from pluralis.models import create_model
 from pluralis.run import load_run, train
 
-RECIPES = [path for path in sorted(Path("recipes").rglob("*.toml")) if path.parent.name != "papers"]  # specs
+SPECS = ("papers", "default")  # folders of benches, not of recipes
+RECIPES = [path for path in sorted(Path("recipes").rglob("*.toml")) if path.parent.name not in SPECS]
 CLASSES = ["bird", "boat", "bus"]
 SPLITS = {"voc": ("train", "val", "trainval", "test"), "coco": ("train2014", "val2014"), "npy": ("train", "val")}
 
