@@ -39,6 +39,25 @@ def test_a_named_method_gets_the_head_that_goes_with_it(method: str, head: str) 
     assert settled(**{"method.name": method}) == (method, head, 256)
 
 
+@pytest.mark.parametrize(
+    ("values", "lr"),
+    [
+        ({}, 3e-5),
+        ({"train.head_lr": 1.0}, 1e-4),
+        ({"train.lr": 2e-4}, 2e-4),
+        ({"model.head": "label-decoder"}, 1e-4),
+        ({"method.name": "gr"}, 1e-4),
+    ],
+)
+def test_lac_trains_at_a_lower_rate_if_nothing_is_said_of_rates_and_head(values: dict[str, object], lr: float) -> None:
+    asked = Recipe().with_settings([], {"method.name": "lac", **values})
+    recipe, said = settle(asked, PIXELS)
+    assert (recipe.train.lr, recipe.train.head_lr) == (lr, asked.train.head_lr)
+    assert [line for line in said if line.startswith("lr 3e-05")] == [line for line in said if "may diverge" in line]
+    assert any("may diverge" in line for line in said) == (lr == 3e-5)
+    assert settle(recipe, PIXELS)[0] == recipe
+
+
 def test_what_is_named_stays_and_nothing_is_said() -> None:
     named = {"method.name": "an", "model.head": "csra", "data.size": 64, "train.epochs": 3}
     recipe = Recipe().with_settings([], named)

@@ -1,4 +1,4 @@
-"""What a recipe leaves open, decided from the plan and the pictures: the method, the head, the size, the epochs."""
+"""What a recipe leaves open, decided from the plan and the pictures: method, head, rate, size, epochs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pluralis.errors import RecipeError, nearest
 from pluralis.methods import method_class
 from pluralis.methods.relabel import looks
 from pluralis.models import HEADS
-from pluralis.stage import FEWEST_STEPS, USUAL_EPOCHS
+from pluralis.stage import FEWEST_STEPS, USUAL_EPOCHS, Stage
 
 LARGE, USUAL = 320, 256
+DECODER_LR = 3e-5  # with heads at ten times that
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
 
 
@@ -28,6 +29,7 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
 
     method  `relabel`; where the backbone does not train, `selection`: there is no second network to teach
     head    `lse` for `relabel` on a backbone that trains, `label-decoder` for `lac`, `linear` otherwise
+    lr      of `lac` with the head that is chosen here: 3e-5 in the place of the usual 1e-4
     size    320 where half of the pictures are that large, 256 otherwise
     epochs  10, and more where they are few steps (`Stage.for_rows`)
     views   of `relabel`: `fast` on features, which have no others
@@ -48,6 +50,12 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         params = _default_params(HEADS[head]) | recipe.model.head_params
         recipe = replace(recipe, model=replace(recipe.model, head=head, head_params=params))
         said.append(f"head {head}: it goes with {name}")
+        if head == "label-decoder" and (recipe.train.lr, recipe.train.head_lr) == (Stage.lr, Stage.head_lr):
+            recipe = replace(recipe, train=replace(recipe.train, lr=DECODER_LR))
+            said.append(
+                f"lr {DECODER_LR:g}: at {Stage.lr:g} this head, which has {Stage.head_lr:g} times that, may diverge;"
+                " any other rate is kept, and this one where you name the head"
+            )
     if recipe.data.size == 0:
         side = _usual_side(images)
         size = LARGE if side >= LARGE else USUAL

@@ -292,6 +292,10 @@ def test_a_line_for_each_value(tmp_path: Path) -> None:
             "row 'cls': method cls: unknown parameter",
         ),
         (ROWS + "settings = {method.start_bias = 'none'}\n", "row 'gr': method.start_bias is 'none'"),
+        (
+            ROWS.replace('"gr"', '"lac"') + "settings = {model.head = 'auto', train.lr = 1e-4, train.head_lr = 10}\n",
+            "row 'lac': train.lr is 0.0001, which lac does not keep while its head is left open: set model.head =",
+        ),
         (ROWS + "settings = {model.backbone = 'tniy'}\n", "row 'gr': there is no backbone 'tniy'"),
         (ROWS + "settings = {model.head = 'linaer'}\n", "row 'gr': there is no head 'linaer'"),
         (ROWS + "settings = {model.head_params.depth = 3}\n", "row 'gr': head 'linear' has no parameter 'depth'"),

@@ -33,6 +33,11 @@ _NETWORKS = 8  # that are kept: the rows of a table have few
 def check_buildable(recipe: Recipe) -> None:
     """Raise what is wrong with the names and parameters of backbone, head and method; weights are not looked at."""
     settled, _ = settle(recipe, TensorImages(torch.zeros(1, 3, 1, 1)))  # which would decide size and epochs alone
+    if settled.train.lr != recipe.train.lr:  # a table of rates would name one and show another
+        raise RecipeError(
+            f"train.lr is {recipe.train.lr:g}, which {recipe.method.name} does not keep while its head is left open:"
+            f' set model.head = "{settled.model.head}", or another train.lr or train.head_lr'
+        )
     if recipe.method.start_bias not in ("method", *START_BIASES):
         known = ", ".join(("method", *START_BIASES))
         raise RecipeError(f"method.start_bias is {recipe.method.start_bias!r}; it must be one of {known}")
