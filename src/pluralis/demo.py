@@ -118,7 +118,7 @@ def pretrain(out: Path, size: DemoSize) -> Path:
     plan = Stage(epochs=size.digit_epochs, batch_size=32, lr=4e-3, head_lr=1, augment="none")
     with training_hooks("single digits", epochs_as_lines=False) as hooks:
         data = Loader(TensorImages(images), labels, size=SIZE)
-        fit(method, data, plan, report=hooks.report, should_stop=hooks.should_stop)
+        fit(method, data, plan, report=hooks.report, should_stop=hooks.should_stop, warn=hooks.say)
     write_file(path, save({k: v.contiguous() for k, v in net.backbone.state_dict().items()}))
     return path
 

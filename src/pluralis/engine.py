@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from pluralis import distributed
+from pluralis.cautions import cautions
 from pluralis.checkpoint import Snapshot, Store
 from pluralis.data.loader import Loader
 from pluralis.errors import DataError, Interrupted, RecipeError
@@ -60,11 +62,13 @@ def fit(
     runtime: Runtime | None = None,
     report: Report = lambda clock, steps, figures: None,
     should_stop: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> Fit:
     """Train `method` on `data`, from the newest checkpoint in `store` if there is one.
 
     `rule` chooses the epoch of the last stage whose weights are kept (default: the last); `watch` names further data
-    that is evaluated after each epoch, or another way to look at the method, for curves, and has no influence.
+    that is evaluated after each epoch, or another way to look at the method, for curves, and has no influence. `warn`
+    is told at the start what the plan and the labels leave out (`cautions`).
     Torch's global generators are set by `seed` at every step, and are at the end as they were before.
 
     >>> from pluralis import Labels, LossMethod, TensorImages, create_loss
@@ -77,6 +81,9 @@ def fit(
     """
     _check(method, data, plan)
     plan = plan.for_rows(len(data))
+    if distributed.rank() == 0:
+        for line in cautions(method, data.labels, plan):
+            warn(line)
     runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
     runtime.place(method)
     run = _Run(method, rule, Fit(rule.describe()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pluralis.errors import RecipeError
 from pluralis.labels import Labels
-from pluralis.losses.base import Loss
+from pluralis.losses.base import Late, Loss
 from pluralis.models.network import Network
 from pluralis.stage import Stage
 from pluralis.state import LabelState
@@ -156,6 +156,10 @@ class Method(nn.Module):
         """What the history tells of an epoch beside its losses, such as how many labels were guessed."""
         return {}
 
+    def late(self) -> list[Late]:
+        """What begins only after some epochs of its last stage, so that a shorter plan never comes to it."""
+        return []
+
     def networks(self) -> Iterator[tuple[str, Network]]:
         for name, module in self.named_modules():
             if isinstance(module, Network):
@@ -227,6 +231,10 @@ class LossMethod(Method):
     def figures(self) -> dict[str, float]:
         """What the loss learned."""
         return self.loss.figures() if isinstance(self.loss, Loss) else {}
+
+    def late(self) -> list[Late]:
+        """What the loss begins late."""
+        return self.loss.late() if isinstance(self.loss, Loss) else []
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
         return loss_group(super().param_groups(stage), self.loss)

@@ -187,6 +187,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             runtime=runtime,
             report=hooks.report,
             should_stop=hooks.should_stop,
+            warn=hooks.say,
         )
         if method.guessed() and distributed.rank() == 0:
             tables = write_guesses(folder / "guesses", method, split.train.labels, split.truth)

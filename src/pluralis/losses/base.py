@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -12,6 +12,14 @@ from pluralis.labels import Labels
 
 VARIANTS = ("paper", "released")
 """Where the code that a paper's authors published departs from the paper: the paper's way, or the code's."""
+
+
+class Late(NamedTuple):
+    """A part of a loss or a method that begins only after some epochs of a stage."""
+
+    what: str  # what is missing without it, in words
+    after: int  # epochs
+    parameter: str = ""  # that says how many; "" where it is fixed
 
 
 class Loss(nn.Module):
@@ -48,6 +56,10 @@ class Loss(nn.Module):
     def figures(self) -> dict[str, float]:
         """What the loss learned, for the history of a run: one finite number a name."""
         return {}
+
+    def late(self) -> list[Late]:
+        """What begins only after some epochs."""
+        return []
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in parameters(type(self)))

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pluralis.losses.base import VARIANTS, Loss
+from pluralis.losses.base import VARIANTS, Late, Loss
 from pluralis.losses.kernels import CERTAIN, power, softplus, where_present
 from pluralis.losses.pointwise import pointwise
 from pluralis.params import choice, number, whole
@@ -121,6 +121,9 @@ class SPLC(Loss):
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         correct = epoch >= self.start_epoch
         return splc(logits, labels, self.tau, self.margin, self.gamma, correct, self.variant)
+
+    def late(self) -> list[Late]:
+        return [Late("loss splc: no label will be corrected", self.start_epoch, "start_epoch")]
 
 
 def _hill(z: Tensor, y: Tensor, slope: bool, lam: float, margin: float, gamma: float) -> tuple[Tensor, Tensor | None]:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pluralis.losses.base import Loss
+from pluralis.losses.base import Late, Loss
 from pluralis.losses.kernels import check_batch, known_cross_entropy, signs
 from pluralis.losses.pointwise import pointwise
 from pluralis.params import number
@@ -84,6 +84,9 @@ class LLR(Loss):
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         return ll_r(logits, labels, self.delta * epoch)
 
+    def late(self) -> list[Late]:
+        return [Late("loss ll-r: no label will be left out", 1)]
+
 
 class LLCt(Loss):
     """Large loss, temporary correction (see `functional.ll_ct`); `delta` as for `ll-r`.
@@ -101,6 +104,9 @@ class LLCt(Loss):
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         return ll_ct(logits, labels, self.delta * epoch)
+
+    def late(self) -> list[Late]:
+        return [Late("loss ll-ct: no label will be corrected", 1)]
 
 
 def _targets(logits: Tensor, labels: Tensor, share: float, mark: int, reduction: str) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import RecipeError
+from pluralis.losses.base import Late
 from pluralis.losses.functional import an
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods.pair import Pair, reserved, share_of_rows
@@ -98,6 +99,9 @@ class CLS(Pair):
             "f": self._loss(f, batch.labels, kept[0], suspects[0]),
             "g": self._loss(g, batch.labels, kept[1], suspects[1]),
         }
+
+    def late(self) -> list[Late]:
+        return [Late("method cls: no label will be removed", 1)]
 
     def _loss(self, own: Tensor, labels: Tensor, kept: Tensor, suspects: Tensor) -> Tensor:
         targets = labels.masked_fill(suspects, 1) if self.correct else labels

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pluralis.losses.base import Late
 from pluralis.losses.functional import an
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods.pair import Pair, lowest, reserved, share
@@ -52,6 +53,9 @@ class CoTeaching(Pair):
             "g": mean_over(loss_g, small_loss(loss_f, rows, rate)),
         }
 
+    def late(self) -> list[Late]:
+        return [Late(f"{self.owner}: no image will be left out", 1)]
+
     def candidates(self, f: Tensor, g: Tensor, clock: Clock) -> Tensor:
         """The rows [B] to choose among: here all."""
         return torch.ones(len(f), dtype=torch.bool, device=f.device)
@@ -80,6 +84,12 @@ class CoTeachingPlus(CoTeaching):
     def __init__(self, setup: Setup, forget: float = 0.2, ramp: int = 10, warmup: int = 5) -> None:
         super().__init__(setup, forget, ramp)
         self.warmup = whole(self.owner, "warmup", warmup)
+
+    def late(self) -> list[Late]:
+        return [
+            Late(f"{self.owner}: images will not be chosen by disagreement", self.warmup, "warmup"),
+            *super().late(),
+        ]
 
     def candidates(self, f: Tensor, g: Tensor, clock: Clock) -> Tensor:
         if clock.epoch < self.warmup:
@@ -123,6 +133,9 @@ class JoCoR(Pair):
         kept = small_loss(fit + agreement, every, reserved(self.forget, self.ramp, clock.epoch))
         return {"fit": mean_over(fit, kept), "agreement": mean_over(agreement, kept)}
 
+    def late(self) -> list[Late]:
+        return [Late("method jocor: no image will be left out", 1)]
+
 
 class Decoupling(Pair):
     """Decoupling: both networks learn from the rows on which they disagree, and from nothing else.
@@ -151,6 +164,9 @@ class Decoupling(Pair):
         return {
             name: mean_over(row_losses(z, batch.labels), rows, least=0.1 * len(f)) for name, z in (("f", f), ("g", g))
         }
+
+    def late(self) -> list[Late]:
+        return [Late("method decoupling: images will not be chosen by disagreement", self.warmup, "warmup")]
 
 
 def row_losses(logits: Tensor, labels: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pluralis.losses import functional
+from pluralis.losses.base import Late
 from pluralis.losses.soft import soft_em
 from pluralis.method import Batch, Clock, Method, PredictTrain, Setup
 from pluralis.params import choice, flag, number, whole
@@ -114,6 +115,9 @@ class EmApl(Method):
 
     def predict(self, x: Tensor) -> Tensor:
         return self.net(x)
+
+    def late(self) -> list[Late]:
+        return [Late("method em-apl: no pseudo-label will be assigned", self.warmup, "warmup")]
 
     def guessed(self) -> dict[str, LabelState]:
         return {"absent": self.guesses} | ({"present": self.positives} if self.positive_theta else {})

@@ -9,6 +9,7 @@ from torch import Tensor
 from pluralis import distributed
 from pluralis.label_summary import LabelSummary
 from pluralis.losses import functional
+from pluralis.losses.base import Late
 from pluralis.method import Batch, Clock, Method, PredictTrain, Setup
 from pluralis.params import number
 from pluralis.state import lowest_rows
@@ -79,6 +80,9 @@ class ExpectedNegatives(Method):
         # Every process must hold what the others saw, so that one may write the checkpoint for all of them.
         mine = len(p) if batch.weight else 0
         self.score[distributed.gather_rows(batch.index[:mine])] = distributed.gather_rows(p[:mine]).to(self.score)
+
+    def late(self) -> list[Late]:
+        return [Late("method en: no label will be left out", 1)]
 
     def predict(self, x: Tensor) -> Tensor:
         return self.net(x)

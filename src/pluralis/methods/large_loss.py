@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pluralis import distributed
 from pluralis.losses import functional
+from pluralis.losses.base import Late
 from pluralis.losses.large_loss import how_many, largest_unknown
 from pluralis.method import Batch, Clock, Method, Setup
 from pluralis.params import number
@@ -63,6 +64,9 @@ class LargeLossCp(Method):
 
     def predict(self, x: Tensor) -> Tensor:
         return self.net(x)
+
+    def late(self) -> list[Late]:
+        return [Late("method ll-cp: no label will be corrected", 1)]
 
     def guessed(self) -> dict[str, LabelState]:
         return {"present": self.corrected}

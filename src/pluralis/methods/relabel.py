@@ -13,6 +13,7 @@ from pluralis import distributed
 from pluralis.calibration import calibrate
 from pluralis.errors import RecipeError
 from pluralis.losses import LOSSES, Loss, Selection, create_loss, selection_posterior
+from pluralis.losses.base import Late
 from pluralis.method import Batch, Clock, Method, PredictTrain, Setup, loss_group
 from pluralis.methods.start import start_values
 from pluralis.params import choice, flag, number, whole
@@ -224,6 +225,11 @@ class Relabel(Method):
     def figures(self) -> dict[str, float]:
         """What the loss learned; in the later stages, what is used of it."""
         return self.loss.figures()
+
+    def late(self) -> list[Late]:
+        """What the loss begins late; soft labels move in the second half of the epochs, which one epoch has not."""
+        moves = [Late(f"{_NAME}: soft labels will not follow the student (refresh)", 1)] if self.refresh else []
+        return [*self.loss.late(), *moves]
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
         return loss_group(super().param_groups(stage), self.loss)

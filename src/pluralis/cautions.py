@@ -1,0 +1,47 @@
+"""What a run is told before it starts: that it would end as any other, without what somebody expects of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pluralis.labels import Labels
+from pluralis.losses.base import Late
+from pluralis.method import Method
+from pluralis.stage import Stage
+
+_NAMED = 3  # classes in a message
+
+
+def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
+    """A line about each part of the method that the plan's epochs never come to, and about classes without a positive.
+
+    >>> from pluralis import LossMethod, create_loss, create_model
+    >>> method = LossMethod(create_model("tiny", 2), create_loss("ll-r"))
+    >>> for line in cautions(method, Labels.from_lists([[0], [0]], ["cat", "dog"]), Stage(epochs=1)):
+    ...     print(line)
+    loss ll-r: no label will be left out: that begins after 1 epoch and there is 1; give 2 or more
+    1 of 2 classes have no present label in the 2 training rows and cannot be learned: dog
+    """
+    epochs = method.stages(plan)[-1].epochs
+    for part in method.late():
+        if epochs <= part.after:
+            yield _never(part, epochs)
+    positives = labels.summary().positives
+    if not positives.any():
+        yield f"none of the {len(labels):,} training rows has a present label (1): no class can be learned from them"
+    elif not positives.all():
+        names = [labels.classes[column] for column in np.flatnonzero(positives == 0)]
+        more = ", …" if len(names) > _NAMED else ""
+        yield (
+            f"{len(names):,} of {len(positives):,} classes have no present label in the {len(labels):,} training rows"
+            f" and cannot be learned: {', '.join(names[:_NAMED])}{more}"
+        )
+
+
+def _never(part: Late, epochs: int) -> str:
+    count = f"{part.after} epoch{'s' * (part.after > 1)}"
+    smaller = f", or a smaller {part.parameter}" if part.parameter else ""
+    there = f"there {'are' if epochs > 1 else 'is'} {epochs}"
+    return f"{part.what}: that begins after {count} and {there}; give {part.after + 1} or more{smaller}"
