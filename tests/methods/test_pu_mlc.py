@@ -220,6 +220,7 @@ def test_gamma_follows_the_share_of_written_positives() -> None:
     assert build(labels=one_each, k=2.9).gamma == 0.55
     assert build(labels=one_each, k=1).gamma == 0.15
     assert build(labels=one_each, k=1, gamma="published").gamma == 0.01
+    assert [build(labels=one_each, k=k, gamma="published-coco").gamma for k in (1, 2, 2.9)] == [0.03, 0.25, 0.35]
     some = Labels.from_lists([[0]] + [[]] * 9, 3)  # a label in ten images: a tenth of 1, a fifth of half a label each
     assert [build(labels=some, k=k).gamma for k in (1, 0.5)] == [0.85, 0.65]
     with_absent = Labels.from_lists([[0], [1], [2]], 3, negatives=[[1], [], []])  # they are not learned from
@@ -256,7 +257,7 @@ def test_wrong_parameters(params: dict[str, Any]) -> None:
 
 
 def test_a_wrong_word_is_answered_with_the_words_there_are() -> None:
-    for name, words in (("gamma", "'auto' or 'published'"), ("tau", "'adaptive'")):
+    for name, words in (("gamma", "'auto' or 'published' or 'published-coco'"), ("tau", "'adaptive'")):
         with pytest.raises(RecipeError, match=f"give a number or {words}$"):
             build(**{name: "car"})
 

@@ -23,6 +23,8 @@ PUBLISHED_GAMMA = {
 }
 
 LEAST_AUTO_GAMMA = 0.15
+_GAMMAS = {"auto": ("voc", LEAST_AUTO_GAMMA), "published": ("voc", 0.0), "published-coco": ("coco", 0.0)}
+"""Words for γ: whose list, and what it is at least."""
 
 
 def published_gamma(data_set: str, known_ratio: float) -> float:
@@ -36,19 +38,19 @@ def published_gamma(data_set: str, known_ratio: float) -> float:
     return listed[min(max(round(10 * share), 1), len(listed)) - 1]
 
 
-def auto_gamma(labels: Labels, k: float = 1.5, least: float = LEAST_AUTO_GAMMA) -> float:
-    """γ by the share of the present labels that were written down, after the paper's list for VOC; not below `least`.
+def auto_gamma(labels: Labels, k: float = 1.5, least: float = LEAST_AUTO_GAMMA, data_set: str = "voc") -> float:
+    """γ by the share of the present labels that were written down, after the paper's list; not below `least`.
 
     The share is written positives an image over `k`, the number that an image is expected to have, since positives are
     all that the method learns from. With a tenth of all labels known it is a tenth; one label an image of VOC is about
-    two thirds, and γ = 0.15. The list goes on down to 0.01, which on frozen features of VOC with 90 % known gave 75.2
-    mAP where 0.15 gives 83.4: hence `least`.
+    two thirds, and γ = 0.15. VOC's list goes on down to 0.01, which on frozen features with 90 % known gave 75.2 mAP where
+    0.15 gives 83.4: hence `least`.
 
     >>> auto_gamma(Labels.from_lists([[0], [1]], 2)), auto_gamma(Labels.from_lists([[0]] + [[]] * 9, 2))
     (0.15, 0.85)
     """
     written = int((labels.values > 0).sum()) / max(len(labels), 1)
-    return max(published_gamma("voc", min(written / k, 1.0)), least)
+    return max(published_gamma(data_set, min(written / k, 1.0)), least)
 
 
 class PUMLC(Method):
@@ -59,8 +61,8 @@ class PUMLC(Method):
     the network again. Both are means over the classes here and sums in the paper.
 
     gamma           exponent of the re-balance factor; "published" is the paper's for VOC by the share of written labels
-                    (see `published_gamma` for COCO), "auto" the same but not below 0.15 (see `auto_gamma`), 0 switches
-                    the factor off (Tables 4, 6)
+                    and "published-coco" its for COCO (with k = 2.9). The default "auto" departs from the paper: as
+                    "published", but not below 0.15 (see `auto_gamma`). 0 switches the factor off (Tables 4, 6)
     tau             "adaptive" (Eq. 13) or a number; 1 is none (Tables 4, 5)
     alpha           of the adaptive temperature: 2 for VOC, 1 for COCO (Figure 6)
     lam, delta      λ and δ; λ = 0 spares the second pass through the network
@@ -71,7 +73,7 @@ class PUMLC(Method):
                     the unlabelled term, which pulls all its probabilities down; "skip" leaves L_var of the class out
     lgconv          a global branch beside every 3×3 convolution of a ResNet (`models.lgconv`, Table 9). Off by default,
                     since other backbones have no such convolutions
-    k               labels that an image is expected to have, for "auto" and "published"
+    k               labels that an image is expected to have, for these words of gamma: 1.5 on VOC
     variant         "released" follows the published code: probabilities are mixed instead of logits, with 1 where the
                     class is known to be present, and pairs are drawn at random; p_c of tempered logits; an epsilon in
                     every logarithm; a global branch with a residual
@@ -103,10 +105,10 @@ class PUMLC(Method):
         super().__init__()
         owner = f"method {self._name}"
         labels, k = setup.labels, number(owner, "k", k, above=0.0)
-        if gamma in ("auto", "published"):
-            least = LEAST_AUTO_GAMMA if gamma == "auto" else 0.0
-            gamma = auto_gamma(labels, k, least) if labels is not None else 0.0  # prediction needs none
-        self.gamma = _number_or(owner, "gamma", gamma, "auto", "published", low=0.0)
+        if isinstance(gamma, str) and gamma in _GAMMAS:
+            data_set, least = _GAMMAS[gamma]
+            gamma = auto_gamma(labels, k, least, data_set) if labels is not None else 0.0  # prediction needs none
+        self.gamma = _number_or(owner, "gamma", gamma, *_GAMMAS, low=0.0)
         self.tau = None if tau == "adaptive" else _number_or(owner, "tau", tau, "adaptive", low=MIN_TAU)
         self.alpha = number(owner, "alpha", alpha, above=0.0)
         self.lam = number(owner, "lam", lam, low=0.0)
