@@ -43,7 +43,7 @@ def auto_gamma(labels: Labels, k: float = 1.5, least: float = LEAST_AUTO_GAMMA, 
 
     The share is written positives an image over `k`, the number that an image is expected to have, since positives are
     all that the method learns from. With a tenth of all labels known it is a tenth; one label an image of VOC is about
-    two thirds, and γ = 0.15. VOC's list goes on down to 0.01, which on frozen features with 90 % known gave 75.2 mAP where
+    two thirds, and γ = 0.15. VOC's list goes on to 0.01, which on frozen features with 90 % known gave 75.2 mAP where
     0.15 gives 83.4: hence `least`.
 
     >>> auto_gamma(Labels.from_lists([[0], [1]], 2)), auto_gamma(Labels.from_lists([[0]] + [[]] * 9, 2))
