@@ -19,6 +19,7 @@ def an(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Assume negative: every label that is not known to be present counts as absent.
 
     L = −(1/NC) Σ [1(y=1) log p + 1(y≠1) log(1−p)]. Cole et al., CVPR 2021; Zhou et al., ECCV 2022, Eq. 1.
+    A verified absent label counts as an unknown one does: both take log(1−p) with weight 1.
 
     >>> import torch
     >>> z = torch.tensor([[0.0, 0.0, -20.0]])
@@ -44,7 +45,8 @@ def dw(logits: Tensor, labels: Tensor, weight: float = 0.1, reduction: str = "me
 def wan(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Weak assume negative: `dw` with w = 1/(C−1), so that all assumed labels of an image weigh as much as one.
 
-    Cole et al., CVPR 2021. C is the last dimension of the logits; a single class has w = 1.
+    Cole et al., CVPR 2021. C is the last dimension of the logits; a single class has w = 1. Verified absent labels,
+    which the paper does not have, keep their full weight.
 
     >>> import torch
     >>> wan(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
@@ -80,7 +82,7 @@ def n_ls(logits: Tensor, labels: Tensor, epsilon: float = 0.3, reduction: str = 
 
 
 class AN(Loss):
-    """Assume negative (see `functional.an`).
+    """Assume negative (see `functional.an`); verified absent labels count as unknown ones do.
 
     >>> import torch
     >>> AN()(torch.zeros(1, 2), torch.tensor([[1, 0]]))
@@ -112,7 +114,7 @@ class DW(Loss):
 
 
 class WAN(Loss):
-    """Weak assume negative: unknown labels weigh 1/(C−1) (see `functional.wan`).
+    """Weak assume negative: unknown labels weigh 1/(C−1), verified absent ones 1 (see `functional.wan`).
 
     >>> import torch
     >>> WAN()(torch.zeros(1, 2), torch.tensor([[1, 0]]))

@@ -34,6 +34,7 @@ def ll_ct(logits: Tensor, labels: Tensor, share: float = 0.0, reduction: str = "
     """Large loss, temporary correction: as `ll_r`, but the k entries count as present in this step.
 
     L = −(1/NC) Σ [1(y=1 or one of the k) log p + 1(all others) log(1−p)]. Kim et al., CVPR 2022.
+    Labels that are verified absent are never among the k: they take log(1−p) in every step.
 
     >>> ll_ct(torch.tensor([[0.0, 0.0, 3.0]]), torch.tensor([[1, 0, 0]]), share=0.1, reduction="none")
     tensor([[0.6931, 0.6931, 0.0486]])
@@ -90,6 +91,8 @@ class LLR(Loss):
 
 class LLCt(Loss):
     """Large loss, temporary correction (see `functional.ll_ct`); `delta` as for `ll-r`.
+
+    Labels that are verified absent are never corrected.
 
     >>> LLCt(delta=0.5)(torch.tensor([[0.0, 3.0]]), torch.tensor([[1, 0]]), epoch=1)
     tensor(0.3709)
