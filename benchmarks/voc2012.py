@@ -523,8 +523,8 @@ def _look(folder: Path) -> None:
 
     from pluralis.data.source import load_split
     from pluralis.evaluate import evaluate
-    from pluralis.run import load_run, make_loader
     from pluralis.runtime import Runtime
+    from pluralis.trained_run import load_run, make_loader
 
     run = load_run(folder)
     test = load_split(run.recipe.data, run.recipe.select).test

@@ -12,7 +12,7 @@ from pluralis.data.loader import TensorImages
 from pluralis.data.protocols import single_positive
 from pluralis.data.scenes import make_scenes
 from pluralis.labels import Labels
-from pluralis.run import load_run
+from pluralis.trained_run import load_run
 
 COUNT = 8
 METHODS = ("an", "relabel")

@@ -136,7 +136,18 @@ def test_the_guide_trains_a_network_of_ones_own() -> None:
         assert history[-1]["loss"] < history[0]["loss"]
 
 
-NAMES = ("data.loader", "engine", "labels", "method", "methods", "methods.start", "run", "seeding", "stage")
+NAMES = (
+    "data.loader",
+    "engine",
+    "labels",
+    "method",
+    "methods",
+    "methods.start",
+    "run",
+    "seeding",
+    "stage",
+    "trained_run",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

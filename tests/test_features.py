@@ -39,8 +39,9 @@ from pluralis.methods import create_method
 from pluralis.methods.start import start_heads
 from pluralis.models import HEADS, Network, create_backbone, create_model
 from pluralis.models.heads import LinearHead
-from pluralis.run import load_run, train
+from pluralis.run import train
 from pluralis.stage import Stage
+from pluralis.trained_run import load_run
 
 SIZE = 24
 

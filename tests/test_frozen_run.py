@@ -19,7 +19,7 @@ from pluralis.data.source import Source
 from pluralis.evaluate import predict
 from pluralis.missing_labels import look, named_rows, own_rows
 from pluralis.models import Network, create_backbone
-from pluralis.run import TrainedRun
+from pluralis.trained_run import TrainedRun
 from pluralis.views import Views
 
 ROWS = 20

@@ -22,7 +22,8 @@ from pluralis.labels import Labels
 from pluralis.method import Setup
 from pluralis.methods import create_method, every_method
 from pluralis.models import create_model
-from pluralis.run import load_run, train
+from pluralis.run import train
+from pluralis.trained_run import load_run
 
 SPECS = ("papers", "default")  # folders of benches, not of recipes
 RECIPES = [path for path in sorted(Path("recipes").rglob("*.toml")) if path.parent.name not in SPECS]

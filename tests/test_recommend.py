@@ -29,7 +29,8 @@ from pluralis.metrics import mean_average_precision
 from pluralis.recommend import Recommendation, recommend
 from pluralis.recommend_evidence import Evidence, Gain, Interval, Measured, gain, interval
 from pluralis.recommend_words import Compared, Facts, decide, limits, reasons
-from pluralis.run import Hooks, load_run
+from pluralis.run import Hooks
+from pluralis.trained_run import load_run
 from pluralis.trials import Candidate
 from tests.children import exit_code, pluralis, start_child
 

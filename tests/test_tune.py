@@ -15,7 +15,8 @@ from pluralis.config import Recipe
 from pluralis.data.source import load_split
 from pluralis.errors import DataError, Interrupted, NonFiniteLoss, PluralisError, RecipeError
 from pluralis.method import Clock
-from pluralis.run import Hooks, TrainedRun, load_run, train
+from pluralis.run import Hooks, train
+from pluralis.trained_run import TrainedRun, load_run
 from pluralis.trials import Watch
 from pluralis.tune import Tuned, head_alone, tune
 from tests.children import pluralis

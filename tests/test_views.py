@@ -24,7 +24,8 @@ from pluralis.evaluate import evaluate, predict
 from pluralis.labels import Labels
 from pluralis.method import LossMethod
 from pluralis.metrics import mean_average_precision
-from pluralis.run import TrainedRun, load_run, train
+from pluralis.run import train
+from pluralis.trained_run import TrainedRun, load_run
 from pluralis.views import VIEWS, Views, get_views, half_crops, view_logits, views_name
 from tests.toys import SIZE, loss_method, scenes
 

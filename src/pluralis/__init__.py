@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pluralis.methods import start_bias as start_bias
     from pluralis.methods import start_heads as start_heads
     from pluralis.models import create_model as create_model
-    from pluralis.run import load_run as load_run
     from pluralis.run import train as train
     from pluralis.stage import Stage as Stage
+    from pluralis.trained_run import load_run as load_run
 
 _HOMES = {
     "Batch": "method",
@@ -60,7 +60,7 @@ _HOMES = {
     "create_model": "models",
     "estimate_rate": "losses",
     "fit": "engine",
-    "load_run": "run",
+    "load_run": "trained_run",
     "selection_posterior": "losses",
     "start_bias": "methods",
     "start_heads": "methods",

@@ -128,7 +128,7 @@ def evaluate(
 
     from pluralis.console import console, figures_table, prediction_bar, say
     from pluralis.data.source import load_source, other_data, without_hints
-    from pluralis.run import load_run
+    from pluralis.trained_run import load_run
     from pluralis.views import get_views
 
     looks = get_views(views)
@@ -182,7 +182,7 @@ def predict(
     from pluralis.console import prediction_bar, say
     from pluralis.data.images import ImageFiles
     from pluralis.predictions import check_choice, check_out, chosen_labels, find_images, write_predictions
-    from pluralis.run import load_run
+    from pluralis.trained_run import load_run
     from pluralis.views import get_views
 
     get_views(views)  # a wrong name shows before any work

@@ -22,9 +22,10 @@ from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
 from pluralis.report import write_report
 from pluralis.results import DemoResults, GalleryItem, MethodRuns, RunCurve, summary_table
-from pluralis.run import TrainedRun, train
+from pluralis.run import train
 from pluralis.seeding import derive
 from pluralis.stage import Stage
+from pluralis.trained_run import TrainedRun
 
 SIZE = 48
 METHODS = ("an", "em-apl", "gr", "cls", "lac", "pu-mlc", "relabel")

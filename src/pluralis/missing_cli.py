@@ -36,7 +36,7 @@ def relabel(
     from pluralis.missing_file import LAYOUTS, in_words, write_missing
     from pluralis.missing_page import write_page
     from pluralis.params import choice
-    from pluralis.run import load_run
+    from pluralis.trained_run import load_run
     from pluralis.views import get_views
 
     get_views(views)  # what is wrong shows before any work
@@ -95,7 +95,7 @@ def count(
     """How many labels there are and how many are missing, by class, with 95 % intervals; no clean label is needed."""
     from pluralis import missing_labels as missing
     from pluralis.console import console, counts_table, prediction_bar, say
-    from pluralis.run import load_run
+    from pluralis.trained_run import load_run
     from pluralis.views import get_views
 
     get_views(views)

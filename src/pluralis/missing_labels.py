@@ -31,7 +31,7 @@ from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
 from pluralis.methods.relabel import Relabel
 from pluralis.predictions import write_csv
-from pluralis.run import TrainedRun
+from pluralis.trained_run import TrainedRun
 
 
 @dataclass(frozen=True)

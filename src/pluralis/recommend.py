@@ -15,9 +15,10 @@ from pluralis.errors import DataError, RecipeError
 from pluralis.params import number
 from pluralis.recommend_evidence import LEVEL, Evidence, gain, held_logits
 from pluralis.recommend_words import DEFAULT, Compared, Facts, decide
-from pluralis.run import Hooks, load_run
+from pluralis.run import Hooks
 from pluralis.run_folder import only_one
 from pluralis.runtime import choose_device
+from pluralis.trained_run import load_run
 from pluralis.trials import Candidate, Trials
 from pluralis.tune import RATES, head_alone, scaled, selection_in, without_test
 

@@ -16,8 +16,8 @@ from pluralis.evaluate import predict
 from pluralis.features import FeatureRows
 from pluralis.labels import Labels
 from pluralis.metrics import mean_average_precision
-from pluralis.run import TrainedRun, feature_cache, make_loader
 from pluralis.runtime import Runtime
+from pluralis.trained_run import TrainedRun, feature_cache, make_loader
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.95  # of intervals, and of all comparisons together

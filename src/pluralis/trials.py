@@ -14,8 +14,9 @@ from pluralis.config import Recipe
 from pluralis.data.source import Split
 from pluralis.errors import CheckpointError, Interrupted, NonFiniteLoss, PluralisError, RecipeError
 from pluralis.method import Clock
-from pluralis.run import Hooks, TrainedRun, load_run, train
+from pluralis.run import Hooks, train
 from pluralis.run_folder import check_data, check_recipe
+from pluralis.trained_run import TrainedRun, load_run
 
 FROZEN = "frozen"
 COSTS = "costs.json"

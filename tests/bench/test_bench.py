@@ -23,7 +23,8 @@ from pluralis.bench.worker import Answer, carry_out
 from pluralis.bench.workers import LocalWorker
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import Interrupted, WeightsError
-from pluralis.run import Hooks, load_run
+from pluralis.run import Hooks
+from pluralis.trained_run import load_run
 from tests.bench.benches import (
     TOY,
     TWO,

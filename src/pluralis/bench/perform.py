@@ -23,8 +23,9 @@ from pluralis.config import Recipe
 from pluralis.data.source import load_split
 from pluralis.errors import CheckpointError, NonFiniteLoss
 from pluralis.evaluate import evaluate
-from pluralis.run import Hooks, TrainedRun, make_loader, train
+from pluralis.run import Hooks, train
 from pluralis.runtime import Runtime
+from pluralis.trained_run import TrainedRun, make_loader
 
 MEASURED = ("mAP", "CF1", "OF1")
 

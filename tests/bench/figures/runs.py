@@ -7,7 +7,8 @@ from typing import Any
 
 from pluralis.bench.store import Result
 from pluralis.config import Recipe
-from pluralis.run import load_run, train
+from pluralis.run import train
+from pluralis.trained_run import load_run
 from tests.bench import benches
 
 TINY = {

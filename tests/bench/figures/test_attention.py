@@ -11,7 +11,7 @@ from pluralis.data.protocols import single_positive
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import DataError
 from pluralis.labels import Labels
-from pluralis.run import load_run
+from pluralis.trained_run import load_run
 
 
 def test_maps_are_those_of_the_head_for_the_written_and_the_most_probable_labels(kept: list[Result]) -> None:

@@ -15,8 +15,8 @@ from pluralis.bench.store import Result
 from pluralis.data.source import load_split
 from pluralis.errors import RecipeError
 from pluralis.evaluate import predict
-from pluralis.run import load_run
 from pluralis.seeding import generator
+from pluralis.trained_run import load_run
 
 
 def test_every_filter_of_a_direction_has_the_norm_of_that_filter() -> None:

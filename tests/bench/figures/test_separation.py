@@ -14,7 +14,7 @@ from pluralis.bench.store import Result
 from pluralis.data.loader import TensorImages
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import DataError, RecipeError
-from pluralis.run import load_run
+from pluralis.trained_run import load_run
 from tests.bench.figures.runs import result, train_result
 
 

@@ -97,8 +97,8 @@ def run_landscape(
 
     from pluralis.losses import create_loss
     from pluralis.method import LossMethod
-    from pluralis.run import make_loader
     from pluralis.seeding import generator
+    from pluralis.trained_run import make_loader
 
     trained, split = load(run)
     every = len(split.train.labels)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pluralis.bench.store import Result
     from pluralis.data.loader import Loader
     from pluralis.data.source import Source, Split
-    from pluralis.run import TrainedRun
+    from pluralis.trained_run import TrainedRun
 
 PARTS = ("train", "test")
 
@@ -84,7 +84,7 @@ def once(run: Result, name: str, make: Callable[[], dict[str, Tensor]]) -> dict[
 def load(run: Result) -> tuple[TrainedRun, Split]:
     """The model of a kept run and its data, which lie where the result says: the run may come from another machine."""
     from pluralis.data.source import load_split
-    from pluralis.run import load_run
+    from pluralis.trained_run import load_run
 
     trained = load_run(kept(run))
     data = trained.recipe.data
