@@ -15,7 +15,7 @@ from pluralis.bench.statistics import Difference, holm, paired_difference, summa
 def test_paired_differences_are_those_of_scipy(count: int) -> None:
     rng = np.random.default_rng(count)
     a, b = rng.normal(80, 1, count), rng.normal(79.5, 1, count)
-    pairs = [(1200 + n % 2, n) for n in range(count)]
+    pairs = [(1200, n) for n in range(count)]
     found = paired_difference(dict(zip(pairs, a, strict=True)), dict(zip(pairs, b, strict=True)))
     expected = scipy.stats.ttest_rel(a, b)
     low, high = expected.confidence_interval(0.95)
@@ -48,15 +48,16 @@ def test_too_few_pairs_and_no_doubt() -> None:
     )
 
 
-def test_several_draws_are_compared_by_their_means() -> None:
+@pytest.mark.parametrize("draws", [(1, 5), (1, 5, 6), (1, 5, 6, 9)])
+def test_several_draws_are_compared_by_their_means(draws: tuple[int, ...]) -> None:
     rng = np.random.default_rng(4)
-    places = [(draw, seed) for draw in (1, 5, 6, 9) for seed in range(1 + draw % 3)]
+    places = [(draw, seed) for draw in draws for seed in range(1 + draw % 3)]
     values, base = ({place: float(rng.normal()) for place in places} for _ in range(2))
-    means = [np.mean([values[d, s] - base[d, s] for d, s in places if d == draw]) for draw in (1, 5, 6, 9)]
+    means = [np.mean([values[d, s] - base[d, s] for d, s in places if d == draw]) for draw in draws]
     expected = scipy.stats.ttest_1samp(means, 0)
     found = paired_difference(values, base)
     assert found is not None
-    assert (found.count, found.draws) == (4, 4)
+    assert (found.count, found.draws) == (len(draws), len(draws))
     np.testing.assert_allclose(
         [found.mean, found.low, found.high, found.p],
         [np.mean(means), *expected.confidence_interval(), expected.pvalue],
@@ -64,18 +65,36 @@ def test_several_draws_are_compared_by_their_means() -> None:
     )
 
 
-def test_what_differs_between_draws_makes_no_false_claims() -> None:
-    """Four draws of three seeds, and a method that suits some draws better than others: 5 % are claims, not 30 %."""
+def test_the_test_is_that_of_a_nested_analysis_of_variance() -> None:
+    """F = mean square of the mean / mean square between draws, with 1 and draws − 1 degrees of freedom."""
+    gains = np.random.default_rng(7).normal(0.3, 1.0, (3, 2))  # draws × seeds
+    of_draws = gains.mean(1)
+    between = 2 * ((of_draws - gains.mean()) ** 2).sum() / 2
+    expected = scipy.stats.f.sf(gains.size * gains.mean() ** 2 / between, 1, 2)
+    values = {(draw, seed): float(gains[draw, seed]) for draw in range(3) for seed in range(2)}
+    found = paired_difference(values, dict.fromkeys(values, 0.0))
+    assert found is not None
+    assert found.p == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("draws", "seeds"), [(2, 3), (3, 2), (4, 3)])
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_what_differs_between_draws_makes_no_false_claims(draws: int, seeds: int, shift: float) -> None:
+    """A method that suits some draws better than others, or all alike: 5 % are claims, not up to 30 %."""
     rng = np.random.default_rng(0)
-    claims = 0
+    claims = covered = 0
     for _ in range(1000):
-        shift = rng.normal(size=4)
-        gains = {(draw, seed): float(shift[draw] + rng.normal()) for draw in range(4) for seed in range(3)}
+        each = shift * rng.normal(size=(draws, 1)) + rng.normal(size=(draws, seeds))
+        gains = {(draw, seed): float(each[draw, seed]) for draw in range(draws) for seed in range(seeds)}
         found = paired_difference(gains, dict.fromkeys(gains, 0.0))
         assert found is not None
         assert found.p is not None
+        assert found.low is not None
+        assert found.high is not None
         claims += found.p < 0.05
-    assert claims < 75  # 50 expected, deviation 7
+        covered += found.low < 0 < found.high
+    assert 25 < claims < 75  # 50 expected, deviation 7
+    assert covered == 1000 - claims
 
 
 def test_means_and_deviations() -> None:

@@ -152,7 +152,7 @@ def test_pairs_that_are_missing_are_counted(tmp_path: Path) -> None:
 
 
 def test_pairs_of_draws_that_are_missing_are_counted(tmp_path: Path) -> None:
-    """With three draws their means are compared: a pair that lacks is a pair all the same."""
+    """With several draws their means are compared: a pair that lacks is a pair all the same."""
     spec = Spec.load(write_spec(tmp_path, 'baseline = "an"\n' + COMPARED))
     places = [(draw, seed) for draw in (0, 1, 2) for seed in (0, 1)]
     runs = [Run(f"{r}-{s}-{d}", r, r, "", s, d, {}, Recipe(), [], "d") for r in ("an", "gr") for d, s in places]
@@ -228,16 +228,19 @@ def test_pairs_share_the_draw_and_the_notes_say_what_was_compared(tmp_path: Path
     em, gr = ({line.name: line for line in table.lines}[name] for name in ("em", "gr"))
     assert em.cells[0].numbers[0] == pytest.approx(np.mean([2 * 4, 2 * 9]))
     assert gr.cells[0].numbers[0] == pytest.approx(np.mean([1, 4, 4, 9]))
-    assert gr.cells[0].numbers[4] == 4
+    assert gr.cells[0].numbers[4] == 2  # draws
     notes = " ".join(table.notes)
     assert "not corrected for several comparisons" in notes
     assert "the comparisons of each column: a 2, b 1." in notes
-    assert "fewer than three draws of the labels: intervals and p hold for these draws alone" in notes
+    assert "Over one draw of the labels: intervals and p hold for this draw alone" in notes
+    assert "the means of the draws are compared" in notes
+    assert "Two draws leave one degree of freedom" in notes
     more = drawn({"an": 1.0, "gr": 2.0}, "ab", [0, 1, 2])
     table = make_tables(spec, [], more, [])[1]
     assert table.lines[0].cells[0].numbers[4] == 3
     assert "the means of the draws are compared" in " ".join(table.notes)
-    assert "hold for these draws" not in " ".join(table.notes)
+    assert "hold for this draw" not in " ".join(table.notes)
+    assert "one degree of freedom" not in " ".join(table.notes)
 
 
 def test_differences_without_spread_have_no_p(tmp_path: Path) -> None:

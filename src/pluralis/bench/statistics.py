@@ -10,7 +10,6 @@ from statistics import fmean, stdev
 
 Pair = tuple[int, int]
 """What two runs share: the draw of the labels and the seed."""
-_DRAWS = 3  # of the labels, from which on they have a spread of their own
 _SAME = 1e-9  # percent points by which equal differences may differ, as numbers are rounded
 
 
@@ -56,8 +55,10 @@ def paired_difference(
 
         d̄ ± t_{n−1, (1+level)/2} · s_d / √n
 
-    Runs that share a draw of the labels are not independent of each other: with three draws or more d is the mean of a
-    draw's pairs and n the number of draws. With fewer n is the number of pairs, and the interval holds for these draws.
+    Runs that share a draw of the labels are not independent of each other: from two draws on d is the mean of a draw's
+    pairs and n the number of draws. Where all draws have as many seeds, this is the exact test of a nested design,
+    whatever draws and seeds have of the spread. Of one draw n is the number of pairs, and the interval holds for it
+    alone.
 
     >>> paired_difference({(1200, 0): 3.0, (1200, 1): 4.0}, {(1200, 0): 1.0, (1200, 1): 2.0})
     Difference(count=2, mean=2.0, low=None, high=None, p=None, draws=1)
@@ -69,7 +70,7 @@ def paired_difference(
         if (draw, seed) in baseline:
             by_draw.setdefault(draw, []).append(value - baseline[draw, seed])
     draws = len(by_draw)
-    gains = [fmean(each) for each in by_draw.values()] if draws >= _DRAWS else list(chain(*by_draw.values()))
+    gains = [fmean(each) for each in by_draw.values()] if draws > 1 else list(chain(*by_draw.values()))
     if not gains:
         return None
     count, mean = len(gains), fmean(gains)

@@ -53,10 +53,12 @@ def difference_notes(found: dict[str, list[Compared]]) -> list[str]:
             said = "the comparisons of each column: " + ", ".join(f"{title} {n}" for title, n in tests.items())
         notes.append(f"p: paired t-test, corrected by Holm's method for {said}.")
         tested = {one.draws for one in known if one.p is not None}
-        if max(tested) >= 3:
-            notes.append("With three draws of the labels or more, the means of the draws are compared.")
-        if min(tested) < 3:
-            notes.append("Over fewer than three draws of the labels: intervals and p hold for these draws alone.")
+        if max(tested) > 1:
+            notes.append("From two draws of the labels on, the means of the draws are compared.")
+        if 2 in tested:
+            notes.append("Two draws leave one degree of freedom: such intervals are 12.7 standard errors to each side.")
+        if min(tested) == 1:
+            notes.append("Over one draw of the labels: intervals and p hold for this draw alone.")
     if any(one.p is None and one.count > 1 for one in known):
         notes.append("No spread: all pairs differ by the same.")
     return notes
