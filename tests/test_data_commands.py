@@ -449,6 +449,7 @@ def test_images_with_ids_of_their_own_are_named_by_their_files(tmp_path: Path) -
     [
         (["single-positive"], lambda labels: protocols.single_positive(labels)),
         (["single-positive", "--seed", 3], lambda labels: protocols.single_positive(labels, 3)),
+        (["one-positive-all-negatives"], lambda labels: protocols.one_positive_all_negatives(labels)),
         (["known-ratio", "--share", 0.5], lambda labels: protocols.known_ratio(labels, 0.5)),
         (["drop-positives", "--share", 0.25], lambda labels: protocols.drop_positives(labels, 0.75)),
         (["flip-positives", "--share", 0.5], lambda labels: protocols.flip_positives(labels, 0.5)),

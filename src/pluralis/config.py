@@ -21,8 +21,10 @@ AUTO = "auto"
 _SHARING = ("known-ratio", "drop-positives", "flip-positives")  # protocols that leave a share of the labels
 _COUNTING = ("fixed-per-class",)  # those that leave a number of each class
 _PICKING = ("single-positive", "pick-area", "pick-largest", "pick-rarest")  # those that leave one of those present
-DRAWN = ("single-positive", "pick-area", *_SHARING, *_COUNTING)
+_WITH_ABSENT = ("one-positive-all-negatives",)  # those that leave one of those present, and all that are absent
+DRAWN = ("single-positive", "pick-area", *_WITH_ABSENT, *_SHARING, *_COUNTING)
 """Protocols that draw, so that the seed decides what they leave."""
+_PROTOCOLS = ("as-given", "complete", *_PICKING, *_WITH_ABSENT, *_SHARING, *_COUNTING)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Recipe:
     run: RunPart = field(default_factory=RunPart)
 
     def __post_init__(self) -> None:
-        _one_of("data.protocol", self.data.protocol, ("as-given", "complete", *_PICKING, *_SHARING, *_COUNTING))
+        _one_of("data.protocol", self.data.protocol, _PROTOCOLS)
         self._check_share(self.data.protocol, self.data.protocol_share)
         self._check_count(self.data.protocol, self.data.protocol_count)
         _one_of("data.unlabelled", self.data.unlabelled, ("error", "keep", "drop"))

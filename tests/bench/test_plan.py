@@ -85,6 +85,7 @@ def test_a_draw_that_changes_nothing_makes_no_other_run() -> None:
     [
         ("single-positive", []),
         ("pick-area", []),
+        ("one-positive-all-negatives", []),
         ("known-ratio", ["data.protocol_share=0.5"]),
         ("drop-positives", ["data.protocol_share=0.5"]),
         ("flip-positives", ["data.protocol_share=0.5"]),

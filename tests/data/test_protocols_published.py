@@ -165,6 +165,27 @@ def test_impossible_numbers_are_named() -> None:
             protocols.flip_positives(labels, rate)
 
 
+def test_one_positive_and_all_negatives() -> None:
+    """The single positive of the literature, and every absent label beside it."""
+    full = full_matrix()
+    full[3] = -1  # a row without a positive
+    rng = np.random.RandomState(1200)
+    expected = np.where(full < 0, -1, 0)
+    for row, kept in zip(full, expected, strict=True):
+        present, absent = np.nonzero(row > 0)[0], np.nonzero(row < 0)[0]
+        rng.shuffle(present)
+        rng.shuffle(absent)
+        kept[present[:1]] = 1
+    labels = Labels.from_dense(full, [f"c{n}" for n in range(9)], [f"r{n}" for n in range(120)])
+    found = protocols.one_positive_all_negatives(labels)
+    np.testing.assert_array_equal(found.dense(), expected)
+    assert (found.classes, found.row_ids) == (labels.classes, labels.row_ids)
+    positives = protocols.single_positive(labels, 7).dense()
+    np.testing.assert_array_equal(np.maximum(protocols.one_positive_all_negatives(labels, 7).dense(), 0), positives)
+    with pytest.raises(LabelError, match="is unknown"):
+        protocols.one_positive_all_negatives(Labels.from_dense([[1, 0]]))
+
+
 def test_in_recipes() -> None:
     labels = Labels.from_dense(full_matrix())
     settings = ["data.protocol=fixed-per-class", "data.protocol_count=7", "data.protocol_seed=3"]
@@ -178,6 +199,7 @@ def test_in_recipes() -> None:
     ("protocol", "call"),
     [
         (["single-positive"], lambda labels: protocols.single_positive(labels)),
+        (["one-positive-all-negatives"], lambda labels: protocols.one_positive_all_negatives(labels)),
         (["known-ratio", "share=0.5"], lambda labels: protocols.known_ratio(labels, 0.5)),
         (["drop-positives", "share=0.75"], lambda labels: protocols.drop_positives(labels, 0.25)),
         (["flip-positives", "share=0.75"], lambda labels: protocols.flip_positives(labels, 0.25)),

@@ -18,6 +18,7 @@ from pluralis.labels import Labels
 
 PROTOCOLS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "single_positive": (["labels", "seed"], {"seed": 1200}),
+    "one_positive_all_negatives": (["labels", "seed"], {"seed": 1200}),
     "known_ratio": (["labels", "ratio", "seed"], {"seed": 0}),
     "drop_positives": (["labels", "rate", "seed"], {"seed": 0}),
     "fixed_per_class": (["labels", "count", "seed"], {"seed": 0}),

@@ -43,6 +43,23 @@ def single_positive(labels: Labels, seed: int = 1200) -> Labels:
     return Labels.from_entries(rows, columns, ones, labels.shape, labels.classes, labels.row_ids)
 
 
+def one_positive_all_negatives(labels: Labels, seed: int = 1200) -> Labels:
+    """Keep one positive of each row of a complete label matrix and all its absent labels; hide the other positives.
+
+    The protocol between all labels and one of Cole et al. (CVPR 2021), "1 positive, all negatives" in the tables of
+    the field. The positive is the one that `single_positive` keeps with the same seed. A row without any positive
+    keeps its absent labels.
+
+    >>> kept = one_positive_all_negatives(Labels.from_dense([[1, -1, 1], [-1, 1, -1]]))
+    >>> kept.dense().tolist()
+    [[0, -1, 1], [-1, 1, -1]]
+    """
+    keep = labels.values < 0
+    rows, columns, _ = single_positive(labels, seed).entries()
+    keep[rows * len(labels.classes) + columns] = True
+    return _keep(labels, keep)
+
+
 def pick(labels: Labels, weights: Any, seed: int = 1200) -> Labels:
     """Keep one positive of each row of a complete label matrix, drawn in proportion to its weight; hide the others.
 

@@ -187,6 +187,8 @@ def apply_protocol(labels: Labels, part: DataPart) -> Labels:
         )
     if part.protocol == "single-positive":
         return protocols.single_positive(labels, part.draw_seed)
+    if part.protocol == "one-positive-all-negatives":
+        return protocols.one_positive_all_negatives(labels, part.draw_seed)
     if part.protocol == "known-ratio":
         return protocols.known_ratio(labels, part.protocol_share, part.draw_seed)
     if part.protocol == "drop-positives":
