@@ -354,3 +354,21 @@ def test_columns_without_images_stay_empty(tmp_path: Path) -> None:
         Plan(spec, Place(tmp_path, {"mein": part.images}), [])
     with pytest.raises(DataError, match="no data: name the folder of the images with --images DIR or --images COLUMN"):
         Plan(replace(spec, columns=spec.columns[:1]), Place(tmp_path), [])
+
+
+def test_the_code_is_what_trains_and_what_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of what decides a stored number is another code, a change of what shows it is none."""
+    assert Path("bench/perform.py") in identity.deciding_modules(Path(identity.pluralis.__file__).parent)
+    for name in ("losses/gr.py", "bench/perform.py", "bench/run_folders.py", "bench/store.py", "bench/render.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(identity.pluralis, "__file__", str(tmp_path / "__init__.py"))
+
+    def now() -> str:
+        return identity.code_hash.__wrapped__()
+
+    first = now()
+    for name, same in (("bench/render.py", True), ("losses/gr.py", False), ("bench/perform.py", False)):
+        (tmp_path / name).write_text("changed = 1\n")
+        assert (now() == first) is same
+        first = now()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -179,6 +180,17 @@ def test_what_failed_is_not_what_was_not_run(tmp_path: Path) -> None:
         table.notes
     )
     assert any(note.startswith("Not complete: 1 of 9 runs are there.") for note in table.notes)
+
+
+def test_runs_of_different_code_are_in_the_notes(tmp_path: Path) -> None:
+    """A training that stands in several cells is one run."""
+    spec = Spec.load(write_spec(tmp_path, SPEC))
+    new = [result("an", seed=seed, code_hash="new") for seed in range(2)]
+    old = result("g_r & co", code_hash="old")
+    said = "Made by different code of the same version: new (2), old (1) of the runs."
+    notes = make_tables(spec, [], [*new, old, replace(old, row="all")], [])[0].notes
+    assert [note for note in notes if "different code" in note] == [f"{said} `--redo` makes those of other code anew."]
+    assert not any("different code" in note for note in make_tables(spec, [], new, [])[0].notes)
 
 
 def test_what_is_set_over_the_spec_is_in_the_notes(tmp_path: Path) -> None:

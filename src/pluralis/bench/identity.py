@@ -20,6 +20,7 @@ from pluralis.models.weights import published_hash
 
 DIGITS = "digits"
 """As `model.weights`: the tiny backbone trained on single digits, which the bench makes when it is needed."""
+_STORING = ("perform", "run_folders", "store")  # modules of benches that decide what a result holds
 _BY_BOXES = ("pick-area", "pick-largest")  # protocols that look at more than the labels
 
 
@@ -68,9 +69,14 @@ def source_part(part: DataPart) -> str:
 def code_hash() -> str:
     """Of the package's modules, apart from those that only run benches and show results."""
     root = Path(pluralis.__file__).parent
+    return _digest([[str(path), _sha256(root / path)] for path in deciding_modules(root)])[:16]
+
+
+def deciding_modules(root: Path) -> list[Path]:
+    """Those of the package in `root` that decide what a result holds: all that trains, and what stores it."""
     files = sorted(path.relative_to(root) for path in root.rglob("*.py"))
-    mine = [path for path in files if "bench" not in path.parts and not path.stem.endswith("cli")]
-    return _digest([[str(path), hashlib.sha256((root / path).read_bytes()).hexdigest()] for path in mine])[:16]
+    storing = [Path("bench") / f"{name}.py" for name in _STORING]
+    return [path for path in files if path in storing or not ("bench" in path.parts or path.stem.endswith("cli"))]
 
 
 def _add(digest: Any, source: Source) -> None:
@@ -98,6 +104,10 @@ def _weights(backbone: str, path: Path) -> str:
 @cache
 def _file_hash(path: Path, size: int, changed: int) -> str:
     """Of a file that has this size and time of change: hundreds of runs ask for the same one."""
+    return _sha256(path)
+
+
+def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

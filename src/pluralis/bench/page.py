@@ -118,6 +118,7 @@ def _runs(results: Sequence[Result]) -> list[tuple[str, str]]:
         ("seconds of training", f"{sum(run.seconds for run in results):,.0f}"),
         ("devices", many([run.device for run in results])),
         ("versions", many(versions)),
+        ("code", many([run.code_hash for run in results])),
         ("dates", escape(" to ".join(sorted({min(run.date for run in results), max(run.date for run in results)})))),
     ]
 

@@ -34,6 +34,15 @@ def origin_notes(spec: Spec, settings: Sequence[str], results: list[Result]) -> 
     return notes
 
 
+def code_notes(results: Iterable[Result]) -> list[str]:
+    """Whether different code of one version made the runs of a table: they may differ by it."""
+    made = Counter({result.key: result.code_hash for result in results}.values())
+    if len(made) < 2:
+        return []
+    each = ", ".join(f"{code} ({count})" for code, count in sorted(made.items(), key=lambda one: (-one[1], one[0])))
+    return [f"Made by different code of the same version: {each} of the runs. `--redo` makes those of other code anew."]
+
+
 def settings_note(settings: Sequence[str]) -> str:
     return f"Set over the spec, whatever else is said here: {', '.join(settings)}."
 

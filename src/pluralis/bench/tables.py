@@ -13,7 +13,7 @@ from pluralis.bench.statistics import Summary, paired_difference, summarise
 from pluralis.bench.store import Result
 from pluralis.bench.table_cells import PARTS, Compared, difference_cells, difference_notes, figure_cell
 from pluralis.bench.table_model import Cell, Head, Line, Table, filled, ranked
-from pluralis.bench.table_notes import missing_notes, origin_notes
+from pluralis.bench.table_notes import code_notes, missing_notes, origin_notes
 
 
 def make_tables(
@@ -30,7 +30,7 @@ def make_tables(
     tried in vain. `settings` lie over those of the spec.
     """
     notes = [*origin_notes(spec, settings, [result for result in results if not result.failure])]
-    notes += missing_notes(runs, results, failed, without_data)
+    notes += [*code_notes(results), *missing_notes(runs, results, failed, without_data)]
     table = _Tables(replace(spec, columns=spec.shown_columns()), runs, results, failed, notes)
     found: list[Table] = []
     for metric in (spec.metric, *spec.also):
