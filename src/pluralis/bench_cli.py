@@ -88,6 +88,8 @@ def bench(
     say(f"{number} run{'s' if number != 1 else ''}; results: {out}")
     if not ray and ends[0] > 0:
         check_weights((run for run in runs if not queue.is_known(run)), made=digits_file(store.out))
+    if ends[0] > 0:
+        _digits_first(queue)
     workers = ray_workers(ray, jobs, out.resolve(), say=say) if ray else local_workers(jobs)
     with stop_request() as asked, progress(queue) as tick:
         work_off(queue, workers, tick, asked)
@@ -221,6 +223,18 @@ def _by_column(given: list[str], columns: list[str], every: Sequence[str] = ()) 
         named = [column for column in (*columns, *every) if equals and f"{column} ".startswith(f"{name} ")]
         found |= {column: path for column in named if column in columns} if named else {"": text}
     return found
+
+
+def _digits_first(queue: Queue) -> None:
+    """A worker trains the weights of the embedded scale, and what it says is in a log: nobody would know of it."""
+    from pluralis.bench.perform import Job, has_digits, needs_digits
+
+    waiting = [run for run in queue.runs() if not queue.is_known(run) and needs_digits(Job(queue.store.out, run))]
+    if waiting and not has_digits(queue.store):
+        from pluralis.console import say
+        from pluralis.demo import DIGITS_FIRST
+
+        say(DIGITS_FIRST)
 
 
 def _other_code(queue: Queue, redo: bool) -> None:

@@ -46,6 +46,9 @@ SETTINGS: dict[str, list[str]] = {
 }
 
 
+DIGITS_FIRST = "training digit weights, once for this folder: about a minute"
+
+
 @dataclass(frozen=True)
 class DemoSize:
     """How much is drawn and trained: by default some four minutes on two cores."""
@@ -109,6 +112,7 @@ def pretrain(out: Path, size: DemoSize) -> Path:
         return path
     from safetensors.torch import save
 
+    say(DIGITS_FIRST)
     images, digits = single_digits(size.digits, size=SIZE)
     truth = torch.nn.functional.one_hot(digits, 10)
     labels = Labels.from_dense(truth, convention="complete")

@@ -163,6 +163,24 @@ def test_damaged_weights_of_digits_are_made_anew(tmp_path: Path, monkeypatch: py
     assert [r.test for r in again.finished.values()] == [r.test for r in first.finished.values()]
 
 
+def test_who_waits_for_the_weights_of_digits_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `bench` before its workers begin, by `bench-run` when it trains them, and not once they are there."""
+    monkeypatch.setattr("pluralis.demo.DemoSize", lambda: DemoSize(digits=40, digit_epochs=1))
+    text = 'seeds = 2\nsettings = {model.weights = "digits", train.epochs = 1}\n[[rows]]\nname = "an"\nmethod = "an"\n'
+    spec, out = write_spec(tmp_path, text), tmp_path / "out"
+    said = "training digit weights, once for this folder"
+    assert said not in command("bench", spec, "--out", out, "--limit", "0").output  # nothing is made
+    assert command("bench", spec, "--out", out, "--stop", "0").output.count(said) == 1
+    first, second = (run.key for run in make_queue(spec, out).runs())
+    assert command("bench-run", spec, "--out", out, "--only", first).output.count(said) == 1
+    assert said not in command("bench", spec, "--out", out, "--stop", "0").output
+    (out / "digits.safetensors").write_bytes(b"")
+    assert command("bench", spec, "--out", out, "--stop", "0").output.count(said) == 1
+    assert said in command("bench-run", spec, "--out", out, "--only", second).output
+    (out / "digits.safetensors").unlink()
+    assert said not in command("bench", spec, "--out", out, "--stop", "0").output  # no run is left that needs them
+
+
 def test_a_result_that_another_bench_forgets_is_in_the_table_still(done: tuple[Path, Path], tmp_path: Path) -> None:
     spec, out = copy(done, tmp_path / "out")
     queue = make_queue(spec, out)

@@ -55,7 +55,7 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
             return "elsewhere"
         if is_done(store, job):
             return "done"
-        if run.recipe.model.weights == str(digits_file(job.out)):
+        if needs_digits(job):
             _make_digits(store)
         folder, code = store.folder(run.key), identity.code_hash()
         keep = run.keep or is_kept(folder)
@@ -83,6 +83,17 @@ def is_done(store: Store, job: Job) -> bool:
     return found is not None and is_whole(found, job.run.keep)
 
 
+def needs_digits(job: Job) -> bool:
+    return job.run.recipe.model.weights == str(digits_file(job.out))
+
+
+def has_digits(store: Store) -> bool:
+    """Whether the weights of the embedded scale are there, and whole."""
+    path = digits_file(store.out)
+    checksum = path.with_suffix(".sha256")
+    return path.exists() and checksum.exists() and _sha256(path) == checksum.read_text()
+
+
 def _make_digits(store: Store) -> None:
     """The weights of the embedded scale; whoever comes second waits for them, and damaged ones are made anew."""
     from pluralis.demo import DemoSize, pretrain
@@ -90,7 +101,7 @@ def _make_digits(store: Store) -> None:
     path = digits_file(store.out)
     checksum = path.with_suffix(".sha256")
     with store.lock("digits", wait=True):
-        if path.exists() and checksum.exists() and _sha256(path) == checksum.read_text():
+        if has_digits(store):
             return
         path.unlink(missing_ok=True)
         write_file(checksum, _sha256(pretrain(store.out, DemoSize())).encode())
