@@ -1,0 +1,166 @@
+"""The measured figures of docs/papers.md, from docs/results/voc2012.json and the specs.
+
+    python -m benchmarks.papers_page
+
+Each table of the page that has figures stands between `<!-- measured NAME -->` and `<!-- end -->`, and is written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.voc2012 import PUBLISHED, _text
+from pluralis.bench.spec import Spec
+from pluralis.config import Recipe
+
+PAGE, RESULTS = Path("docs/papers.md"), Path("docs/results/voc2012.json")
+NOT_RUN, NOT_HERE = "not run yet", "not in the package"
+_BLOCK = re.compile(r"(<!-- measured ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Rows = Mapping[str, Mapping[str, Any]]
+"""Of the file of results, by group and name: `fair: an`."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published table and what was measured of it; `rows` says where a row stands in the file, if not by its name."""
+
+    spec: str
+    column: str
+    base: str = "an"  # row that the others are compared with
+    rows: Mapping[str, str] = field(default_factory=dict)
+    more: tuple[str, ...] = ()  # rows that nobody published
+    only: tuple[str, ...] = ()  # rows of the spec; () = all
+
+
+DECODER = {"an": "comparators: an, label-decoder head", "lac": "fair: lac"}
+TABLES = {
+    "em-table1": Compared("em-table1", "VOC"),
+    "gr-table2": Compared("gr-table2", "VOC", more=("gr, head from log-odds", "splc, hill")),
+    "gr-table3": Compared("gr-table3", "VOC"),
+    "lac-table2-decoder": Compared("lac-table2", "VOC decoder", rows=DECODER, only=("an", "lac")),
+    "lac-table2-linear": Compared(
+        "lac-table2",
+        "VOC linear",
+        rows={"role": "comparators: role, linear start"},
+        only=("wan", "epr", "an", "an-ls", "role", "em", "em-apl"),
+    ),
+    "cls-table2": Compared("cls-table2", "VOC one label", base="asl", more=("decoupling",)),
+}
+SHARES, SHOWN = (10, 50, 90), ("an", "bce", "pu-mlc")
+
+
+def load(file: Path = RESULTS) -> Rows:
+    return {f"{row['group']}: {row['name']}": row for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
+
+
+def compared(table: Compared, rows: Rows) -> str:
+    """Ours beside the published ones, each with its difference to the base: of ours over the seeds of both."""
+    spec = Spec.load(Path(f"papers/{table.spec}.toml"))
+    printed = next(one for one in spec.published if (one.metric or spec.metric) == "mAP")
+    base, own = printed.value(table.base, table.column), _found(table, table.base, rows)
+    lines = [f"| row | published | to `{table.base}` | measured | to `{table.base}` |", "|---|--:|--:|--:|--:|"]
+    for row in spec.rows:
+        if table.only and row.name not in table.only:
+            continue
+        value, mine = printed.value(row.name, table.column), _found(table, row.name, rows)
+        text = printed.values.get(row.name, {}).get(table.column, "") if value else ""
+        gap = _signed(value[0] - base[0]) if value and base and row.name != table.base else ""
+        measured = figure(mine) if mine else NOT_HERE if row.seeds == 0 else NOT_RUN
+        lines.append(_line(_marked(row.name, row.method), str(text), gap, measured, _gap(mine, own)))
+    for name in table.more:
+        mine = _found(table, name, rows)
+        assert mine is not None
+        lines.append(_line(_marked(name, mine["method"]), "", "", figure(mine), _gap(mine, own)))
+    return "\n".join(lines)
+
+
+def shares(rows: Rows) -> str:
+    """PU-MLC, Table 1: shares of known labels."""
+    spec = Spec.load(Path("papers/pu-mlc-table1.toml"))
+    printed = next(one for one in spec.published if "pu-mlc" in one.values)
+    lines = [_line("row", *(f"{share} %" for share in SHARES)), "|---|--:|--:|--:|"]
+    for method in SHOWN:
+        lines.append(_line(f"`{method}`", *(figure(rows[f"ratios: {method}, {share} % known"]) for share in SHARES)))
+    published = [printed.value("pu-mlc", f"VOC {share} %") for share in SHARES]
+    return "\n".join([*lines, _line("`pu-mlc`, published", *(f"{value[0]:.1f}" for value in published if value))])
+
+
+def settings(rows: Rows) -> str:
+    """The five systems: as printed, chosen and fair."""
+    lines = [_line("system", "as printed", "chosen", "fair"), "|---|--:|--:|--:|"]
+    for name, (file, *_) in PUBLISHED.items():
+        train = Recipe.load(Path(file)).train
+        printed = rows.get(f"published: {name}, lr {train.lr:g}, head ×{train.head_lr:g}")
+        mine = [row for key, row in rows.items() if key.startswith(f"published: {name}, ")]
+        chosen = max(mine, key=lambda row: row["seeds"])  # the others have one seed
+        cells = [figure(row) if row else NOT_RUN for row in (printed, chosen, rows[f"fair: {name}"])]
+        lines.append(_line(f"`{name}`", *cells))
+    return "\n".join(lines)
+
+
+def block(name: str, rows: Rows) -> str:
+    """A table of the page by its name."""
+    if name in TABLES:
+        return compared(TABLES[name], rows)
+    return {"pu-mlc-table1": shares, "published-or-fair": settings}[name](rows)
+
+
+def written(page: str, rows: Rows) -> str:
+    """The page with all its tables made anew."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{block(found[2], rows)}\n{found[3]}", page)
+
+
+def figure(row: Mapping[str, Any]) -> str:
+    """
+    >>> figure({"mAP": {"mean": 82.5, "sd": None}, "seeds": 1})
+    '82.50 (1 seed)'
+    """
+    few = "" if row["seeds"] >= 3 else f" ({row['seeds']} seed{'s' if row['seeds'] > 1 else ''})"
+    return _text(row["mAP"], 2) + few
+
+
+def _found(table: Compared, name: str, rows: Rows) -> Mapping[str, Any] | None:
+    places = (table.rows[name],) if name in table.rows else (f"fair: {name}", f"comparators: {name}")
+    return next((rows[place] for place in places if place in rows), None)
+
+
+def _gap(mine: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> str:
+    """The mean difference over the seeds that both have."""
+    if mine is None or base is None or mine is base:
+        return ""
+    theirs = {run["seed"]: run["mAP"] for run in base["runs"]}
+    gains = [run["mAP"] - theirs[run["seed"]] for run in mine["runs"] if run["seed"] in theirs]
+    return _signed(fmean(gains)) if gains else ""
+
+
+def _signed(value: float) -> str:
+    """
+    >>> _signed(-0.04), _signed(-1.26), _signed(0.5)
+    ('0.0', '−1.3', '+0.5')
+    """
+    text = f"{value:+.1f}".replace("-", "−")
+    return "0.0" if text in ("+0.0", "−0.0") else text
+
+
+def _marked(name: str, method: str) -> str:
+    """The name of a method as code, wherever a row begins with it.
+
+    >>> _marked("role, linear start", "role"), _marked("all labels", "bce")
+    ('`role`, linear start', 'all labels')
+    """
+    return f"`{method}`{name.removeprefix(method)}" if method and name.startswith(method) else name
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")

@@ -1,0 +1,62 @@
+"""The measured figures of docs/papers.md are those of the file of results."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import re
+
+import pytest
+
+from benchmarks import papers_page
+from benchmarks.papers_page import TABLES, block, load, written
+
+PAGE = papers_page.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_is_as_the_results_are() -> None:
+    """If it is not: python -m benchmarks.papers_page."""
+    assert written(PAGE, load()) == PAGE
+
+
+def test_every_table_is_on_the_page() -> None:
+    named = re.findall(r"<!-- measured ([\w-]+) -->", PAGE)
+    assert {*named} == {*TABLES, "pu-mlc-table1", "published-or-fair"}
+    assert len(named) == len(set(named)) == PAGE.count("<!-- end -->")
+
+
+def test_no_figure_of_ours_stands_outside_of_the_tables() -> None:
+    """A mean with its spread and its seeds, which nobody would correct there."""
+    outside = papers_page._BLOCK.sub("", PAGE)
+    assert not re.search(r"\d\d\.\d\d[^|]*\(\d seeds?\)", outside)
+    rows = load()
+    ours = {papers_page._text(row["mAP"], 2) for row in rows.values() if row["mAP"]["sd"] is not None}
+    assert not {text for text in ours if text in outside}
+
+
+def test_a_table_by_hand() -> None:
+    """Differences over the seeds that both have, by an independent sum."""
+    rows = load()
+    an, ls = ({run["seed"]: run["mAP"] for run in rows[key]["runs"]} for key in ("fair: an", "comparators: an-ls"))
+    both = an.keys() & ls.keys()
+    gain = sum(ls[seed] - an[seed] for seed in both) / len(both)
+    mean = rows["comparators: an-ls"]["mAP"]["mean"]
+    line = next(line for line in block("em-table1", rows).splitlines() if line.startswith("| `an-ls` "))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1:3] == ["87.90 ± 0.21", "+2.0"]  # 87.90 - 85.89
+    assert cells[3].startswith(f"{mean:.2f} ± ")
+    assert float(cells[4].replace("−", "-")) == pytest.approx(gain, abs=0.051)
+
+
+def test_other_results_make_another_page() -> None:
+    rows = copy.deepcopy(dict(load()))
+    rows["comparators: jocor"]["mAP"]["mean"] += 0.01  # type: ignore[index]
+    assert written(PAGE, rows) != PAGE
+    del rows["comparators: jocor"]
+    assert "| `jocor` | 86.3 | +0.5 | not run yet |  |" in written(PAGE, rows)
+
+
+def test_examples() -> None:
+    found = doctest.testmod(papers_page)
+    assert found.attempted
+    assert not found.failed
