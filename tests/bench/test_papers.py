@@ -225,7 +225,7 @@ PRINTED = {"em-apl": (1e-5, 1), "gr": (1e-5, 10), "cls": (4e-5, 1), "lac": (1e-4
 CHOSEN = {"em-apl": (3e-5, 10), "gr": (3e-5, 10), "cls": (1.2e-4, 10), "lac": (3e-5, 10), "pu-mlc": (4e-4, 10)}
 
 
-DRAWS_AND_SEEDS = {(draw, seed) for draw in (1200, 1201, 1202) for seed in range(2)}
+DRAWS_AND_SEEDS = {(1200, 0), (1200, 1), (1201, 1), (1201, 2), (1202, 2), (1202, 0)}
 
 
 def test_published_settings_are_those_that_were_measured() -> None:

@@ -223,6 +223,17 @@ def test_draws_seeds_and_views(tmp_path: Path) -> None:
     assert len({run.key for run in runs}) == 8
 
 
+def test_draws_take_the_seeds_in_turn(tmp_path: Path) -> None:
+    """Every seed and every draw as often as the others, and of what has no draw every seed once."""
+    text = "seeds = 3\ndraws = [5, 6, 7]\nseeds_a_draw = 2\n" + ROWS
+    text += '[[rows]]\nname = "all"\nmethod = "bce"\nsettings = { data.protocol = "complete" }\n'
+    runs = make_plan(write_spec(tmp_path, text), tmp_path).runs(nothing)
+    found = {row: {(run.draw, run.seed) for run in runs if run.row == row} for row in ("an", "gr", "all")}
+    assert found["an"] == found["gr"] == {(5, 0), (5, 1), (6, 1), (6, 2), (7, 2), (7, 0)}
+    assert sorted(seed for _, seed in found["all"]) == [0, 1, 2]
+    assert len({run.key for run in runs}) == 2 * 6 + 3
+
+
 GRID = (
     'selection = "clean"\nseeds = 2\n[[rows]]\nname = "an"\nmethod = "an"\n'
     'grid = {"train.head_lr" = [1, 10], "train.lr" = [0.1, 0.2, 0.3]}\n'

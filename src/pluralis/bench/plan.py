@@ -138,9 +138,11 @@ class Plan:
     def _all_seeds(
         self, row: Row, column: Column, seeds: list[int], values: dict[str, Any], line: str
     ) -> Iterator[Run]:
-        for seed in seeds:
+        each = self.spec.seeds_a_draw or len(seeds)
+        for place, seed in enumerate(seeds):
             for draw in range(max(len(self.spec.draws), 1)):
-                yield self._run(row, column, seed, draw, values, line)
+                if (place - draw) % len(seeds) < each:
+                    yield self._run(row, column, seed, draw, values, line)
 
     def _run(
         self, row: Row, column: Column, seed: int, draw: int, values: dict[str, Any], line: str, trial: bool = False

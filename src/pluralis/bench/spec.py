@@ -70,6 +70,7 @@ class Scale:
     settings: Settings = field(default_factory=dict)
     seeds: int | list[int] | None = None
     draws: list[int] | None = None
+    seeds_a_draw: int | None = None
     about: str = ""
 
 
@@ -100,6 +101,7 @@ class Spec:
     baseline: str = ""  # row that the others are compared with
     seeds: int | list[int] = 3  # a number, or which
     draws: list[int] = field(default_factory=list)  # seeds of the protocol; [] = the recipe's own
+    seeds_a_draw: int = 0  # how many of the seeds each draw is trained with, in turn; 0 = all
     selection: Literal["", "last", "clean", "observed"] = ""  # over the recipe's own rule
     selections: list[Literal["last", "clean", "observed"]] = field(default_factory=list)  # a column for each of them
     thresholds: bool = False  # a table of F1 at thresholds that need no clean label
@@ -144,6 +146,7 @@ class Spec:
             about=" ".join(filter(None, (self.about, part.about))),
             seeds=self.seeds if part.seeds is None else part.seeds,
             draws=self.draws if part.draws is None else part.draws,
+            seeds_a_draw=self.seeds_a_draw if part.seeds_a_draw is None else part.seeds_a_draw,
             settings={**self.settings, **part.settings},
             scale={name: part},
             rows=_here(self.rows, name),

@@ -33,6 +33,8 @@ def check(spec: Spec) -> None:
     for metric in (spec.metric, *spec.also):
         check_metric(metric, spec)
     _check_seeds(spec)
+    for name in spec.scale or ("full",):
+        _check_seeds_a_draw(spec.at(name))
     for row in spec.rows:
         _check_grid(row)
     _check_selections(spec)
@@ -53,6 +55,16 @@ def _check_seeds(spec: Spec) -> None:
     for draws in (part.draws or [] for part in drawn):
         if len(set(draws)) < len(draws) or min(draws, default=0) < 0:
             raise RecipeError(f"draws is {draws}: give a list of different seeds from 0 on")
+
+
+def _check_seeds_a_draw(spec: Spec) -> None:
+    """At one scale: they are taken from the seeds, for each of the draws."""
+    each, seeds = spec.seeds_a_draw, spec.seeds if isinstance(spec.seeds, int) else len(spec.seeds)
+    if each and (each < 0 or each >= seeds or len(spec.draws) < 2):
+        raise RecipeError(
+            f"seeds_a_draw is {each}, with {seeds} seeds and {len(spec.draws)} draws at the scale {spec.scale_name}:"
+            " give fewer than there are seeds, for two draws or more, or leave it out"
+        )
 
 
 def _check_figure(drawing: dict[str, Any], spec: Spec) -> None:
