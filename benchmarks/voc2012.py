@@ -133,6 +133,9 @@ def comparator_rows() -> Iterator[Row]:
     yield Row("comparators", "splc, hill", "splc", ("method.params.variant=hill",), seeds=2)
     yield Row("comparators", "vpu, no positive kept", "vpu", ("method.params.no_positive=keep",), seeds=2)
     yield Row("comparators", "csl, 5 likely", "csl", ("method.params.likely=5",), seeds=2)
+    for name in ("co-teaching", "co-teaching+", "jocor"):  # as `cls`; their default, 10, is the whole run
+        ramp = ("method.params.ramp=1", *(("method.params.warmup=1",) if name == "co-teaching+" else ()))
+        yield Row("comparators", f"{name}, ramp 1", name, ramp, seeds=2)
     log_odds = ("method.start_bias=log-odds",)
     yield Row("comparators", "an, head from log-odds", "an", log_odds)
     yield Row("comparators", "gr, head from log-odds", "gr", log_odds)
