@@ -54,7 +54,7 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
             recipe = replace(recipe, train=replace(recipe.train, lr=DECODER_LR))
             said.append(
                 f"lr {DECODER_LR:g}: at {Stage.lr:g} this head, which has {Stage.head_lr:g} times that, may diverge;"
-                " any other rate is kept, and this one where you name the head"
+                f' set model.head = "{head}" to train at {Stage.lr:g} all the same'
             )
     if recipe.data.size == 0:
         side = _usual_side(images)
