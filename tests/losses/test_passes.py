@@ -25,7 +25,7 @@ LIMITS = [  # loss, parameters, launches, and tensors of float32 that are read o
     ("splc", {}, 26, 51),
     ("splc", {"variant": "hill"}, 33, 71),
     ("csl", {}, 39, 56),
-    ("selection", {}, 43, 90),
+    ("selection", {}, 43, 104),
     ("selection", RATE, 37, 64),
 ]
 

@@ -58,8 +58,16 @@ def _rules(nodes: int, a: float, device: torch.device) -> tuple[Tensor, Tensor]:
     mass *= np.exp(-kappa[:, None] * x)
     s, w = _gauss(x, mass, nodes)
     w *= np.exp(kappa[:, None] * s)
+    w[0] = _of_mass_one(w[0])
     rules = np.stack([-s, w, w * s], 1)[..., None]
     return torch.from_numpy(np.expm1(steps[1:] - 0.05)).to(device), torch.from_numpy(rules).to(device)
+
+
+def _of_mass_one(w: Array) -> Array:
+    """The weights at κ = 0 as multiples of 2^-50 with the sum 1, in whatever order: where no p is left, log 1 is 0."""
+    w = np.round(w * 2.0**50) / 2.0**50
+    w[w.argmax()] += 1 - w.sum()
+    return w
 
 
 def _fine(kappa: float, a: float) -> tuple[Array, Array]:

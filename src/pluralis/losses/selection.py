@@ -57,7 +57,11 @@ def selection(
     somebody looked and wrote nothing; then nothing is present ("one"), or nothing was kept ("rate": the formula as it
     is; right where rows come out empty by chance). Its verified absent labels count either way.
 
-    The mean runs over N·C, "none" gives one loss a row, [N]. The relative error is under 1e-6, in float64 under 1e-12.
+    The mean runs over N·C, "none" gives one loss a row, [N].
+
+    The relative error of each row's loss, of each entry of its derivative and of the posterior is under 1e-6 for up to
+    10,000 classes and a ≥ 0.1, whatever Σp is, and in float64 under 1e-11; that of a loss near 0 is under 1e-11 as it
+    is. It is each entry's own, not that of the largest: what is smaller than 1e-37 has no digits in float32.
 
     >>> z = torch.zeros(1, 3)                       # P = 1/2·(1/4·1 + 1/2·1/2 + 1/4·1/3) = 7/24
     >>> selection(z, torch.tensor([[1, 0, 0]]), reduction="sum").neg().exp()

@@ -15,7 +15,7 @@ from pluralis.losses.rowwise import RowKernel, Rows
 # Entries × nodes that are worked on at a time: as many as PyTorch leaves to one thread where it has several, what fits
 # in a core's cache where it has one. On a device every launch counts, and memory is plentiful.
 TOGETHER, TOGETHER_ALONE = 32_000, 64_000
-BYTES_ON_DEVICE = 2**28
+BYTES_ON_DEVICE = 2**29
 
 
 def roles(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,17 +34,17 @@ def one_likelihood(a: float, absent: bool) -> RowKernel:
     """−log of the chance of the written labels, and as its derivative p − r, p − 1 or p."""
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
-        if fusible(z):
-            return *one_rows(z, y, _nodes(z, a), a, absent, slope), None
+        if a >= 1 and fusible(z):
+            return *one_rows(z, y, _nodes(z), a, absent, slope), None
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
-        integral, mean = _integrate(p, a, "s" if slope else "")
+        integral, mean = _integrate(_chances(z, p, hidden, a), a, "s" if slope else "")
         wrong = torch.sub(minus, hidden, out=hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
         loss = softplus(wrong).mul_(known).sum(1, keepdim=True).sub(integral.log())[:, 0]
         if mean is None:
             return loss, None, None
         # p − r = p (1−p) ∫ s/(1−ps) Π(1−p_k s) dπ / ∫ Π(1−p_k s) dπ: never a difference of nearly equal numbers
-        return loss, minus.addcmul_(mean, p).mul_(wrong.sigmoid_()), None
+        return loss, minus.addcmul_(mean.to(p.dtype), p).mul_(wrong.sigmoid_()), None
 
     return kernel
 
@@ -55,10 +55,11 @@ def one_posterior(a: float, absent: bool) -> RowKernel:
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid()
-        integral, mean = _integrate(p * hidden, a, "t")
+        integral, mean = _integrate(_chances(z, p * hidden, hidden, a), a, "t")
         assert mean is not None
+        mean = mean.clamp_(max=1).to(p.dtype)  # rounding aside, t ≤ 1 − p (1−t): no r above p
         unseen = 1 - known - hidden  # in rows at which nobody looked
-        chance = mean.clamp_(max=1).mul_(hidden).add_(unseen).mul_(p)  # rounding aside, t ≤ 1 − p (1−t): no r above p
+        chance = mean.mul_(hidden).add_(unseen).mul_(p)
         return integral[:, 0], chance.sub_(minus.clamp_(max=0)), None
 
     return kernel
@@ -73,11 +74,18 @@ def _parts(z: Tensor, y: Tensor, absent: bool) -> tuple[Tensor, Tensor, Tensor]:
     return minus, known, hidden
 
 
-def _nodes(z: Tensor, a: float) -> int:
-    """Nodes for relative errors of the loss under 1e-6 and 1e-12: `quadrature` says why so few are enough."""
-    if z.dtype == torch.float64:
-        return 16
-    return 6 if a >= 1 else 8
+def _chances(z: Tensor, p: Tensor, hidden: Tensor, a: float) -> Tensor:
+    """p, for a < 1 in float64: π then has much of its mass near s = 1, where 1 − ps needs the digits of 1 − p."""
+    return p if a >= 1 else z.double().sigmoid().mul_(hidden)
+
+
+def _nodes(p: Tensor) -> int:
+    """Nodes for relative errors of loss, derivative and posterior under 1e-6 and 1e-12; why so few: `quadrature`.
+
+    The derivative needs the most of them. With 6 the loss keeps its six digits, but the derivative of a label that is
+    there for certain is wrong by up to 2e-5 beside a few others.
+    """
+    return 16 if p.dtype == torch.float64 else 8
 
 
 def _integrate(p: Tensor, a: float, moment: str) -> tuple[Tensor, Tensor | None]:
@@ -87,8 +95,7 @@ def _integrate(p: Tensor, a: float, moment: str) -> tuple[Tensor, Tensor | None]
     nodes at a time: no tensor is larger than `TOGETHER` or one row. The products of many factors near 1 need float64;
     the mean, a sum of few positive terms, does not.
     """
-    nodes = _nodes(p, a)
-    minus_s, w, ws = gauss_rules(p.sum(1, dtype=torch.float64), nodes, a)
+    minus_s, w, ws = gauss_rules(p.sum(1, dtype=torch.float64), _nodes(p), a)
     # Plain products: the integral is at least 1/(1 + Σp/a), so a node where they underflow has no part in it.
     product = _joined([_factors(p, part).prod(2, keepdim=True) for part in _parted(minus_s, p)])
     integral = (product * w).sum(1)
