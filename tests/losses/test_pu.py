@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pluralis.errors import LabelError
+from pluralis.errors import LabelError, RecipeError
 from pluralis.losses.pu import MIN_TAU, adaptive_temperature, mixup, variational
 from tests.losses.check_loss import Spec, check_loss, example, gradient
 
@@ -86,6 +86,49 @@ def test_formula_and_gradient(
             moved = reference(z + step, y, z, *fixed)[c].imag / 1e-30
             assert slope[n, c].item() == pytest.approx(moved, rel=1e-10, abs=1e-15)
     assert variational(logits, labels, **options).item() == pytest.approx(expected.mean(), rel=1e-12)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("no_positive", ["keep", "skip"])
+def test_degenerate_batches_have_the_gradient_of_the_formula(
+    dtype: torch.dtype, inside: bool, no_positive: str
+) -> None:
+    """With the temperature of the batch itself, which is a constant for the derivative."""
+    logits, labels = few(6)
+    cases = {
+        "one row": (logits[:1], labels[:1]),
+        "constant columns": (logits[:1].expand(6, 6).contiguous(), labels),
+        "no positive": (logits, labels.clamp(max=0)),
+        "all present": (logits, torch.ones_like(labels)),
+        "far apart": (30 * logits, labels),
+        "far below": (logits - 95, labels),  # σ(s) is 0 in float32
+    }
+    for case, (z, y) in cases.items():
+        z = z.to(dtype)
+        tau = adaptive_temperature(z, 2.0)
+        options = {"gamma": 0.3, "tau": tau, "positives_in_u": inside, "no_positive": no_positive}
+        each, slope = gradient(variational, z, y, reduction="none", **options)  # type: ignore[arg-type]
+        wide, given = z.double().numpy(), y.numpy()
+        fixed = (wide, 0.3, tau.double().numpy(), inside, "unlabelled", 0.0, no_positive == "skip")
+        close = {"rtol": 1e-11, "atol": 1e-14} if dtype == torch.float64 else {"rtol": 2e-5, "atol": 1e-6}
+        np.testing.assert_allclose(each.numpy(), reference(wide, given, *fixed), **close, err_msg=case)
+        for n, c in itertools.product(range(len(wide)), range(6)):
+            step = np.zeros_like(wide, dtype=complex)
+            step[n, c] = 1e-30j
+            moved = reference(wide + step, given, *fixed)[c].imag / 1e-30
+            np.testing.assert_allclose(slope[n, c].item(), moved, **close, err_msg=case)
+
+
+def test_the_temperature_has_no_gradient_and_the_gradient_no_derivative() -> None:
+    logits, labels = few()
+    tau = torch.full((6,), 0.5, dtype=torch.float64, requires_grad=True)
+    z = logits.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(variational(z, labels, tau=tau), z)
+    torch.testing.assert_close(slope, gradient(variational, logits, labels, tau=0.5)[1], rtol=1e-14, atol=0)  # type: ignore[arg-type]
+    assert not variational(logits, labels, tau=tau).requires_grad
+    with pytest.raises(RecipeError, match="no second derivative"):
+        torch.autograd.grad(variational(z, labels), z, create_graph=True)
 
 
 def mean_of_classes(z: np.ndarray, y: np.ndarray, frozen: np.ndarray, skip: bool) -> np.ndarray:

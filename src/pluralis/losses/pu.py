@@ -7,11 +7,14 @@ computed in log space, so nothing needs an epsilon, in float32 or better.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pluralis.losses.columnwise import columnwise, wide
+from pluralis.losses.kernels import log_sigmoid, where_present
 from pluralis.losses.pointwise import check_inputs, reduce
 from pluralis.params import choice
 
@@ -34,10 +37,11 @@ def adaptive_temperature(logits: Tensor, alpha: float) -> Tensor:
     >>> adaptive_temperature(torch.tensor([[0.0, 0.0, -9.0], [0.5, 0.0, 9.0]]), alpha=2.0)
     tensor([0.5000, 0.0100, 1.0000])
     """
-    z = _wide(logits.detach())
+    z = wide(logits.detach())
     if len(z) < 2:
         return z.new_ones(z.shape[1])
-    return (alpha * z.std(0, correction=0)).clamp(MIN_TAU, 1.0)
+    spread = (z - z.mean(0)).square_().mean(0).sqrt_()  # four times as fast as `std`
+    return spread.mul_(alpha).clamp_(MIN_TAU, 1.0)
 
 
 def variational(
@@ -60,10 +64,10 @@ def variational(
     `no_positive="keep"` keeps the U term alone, as PU-MLC's published code, which pulls all of the class down at each
     such step; with "skip" L_c = 0 in this step.
 
-    logits, labels: [N, C]; `tau` is a number or [C]. U_c is all rows, or with `positives_in_u=False` those where the
-    class is not known to be present. Verified absent labels (−1) are part of U_c, since the method drops what is known
-    of them; `absent="cross-entropy"` keeps them there, so that U_c stays a sample of all images, and adds
-    −1/|N_c| Σ_{N_c} log(1 − σ(s/τ_c)) over the rows N_c where the class is known to be absent, skipped or not.
+    logits, labels: [N, C]; `tau` is a number or [C], without gradient. U_c is all rows, or with `positives_in_u=False`
+    those where the class is not known to be present. Verified absent labels (−1) are part of U_c, since the method
+    drops what is known of them; `absent="cross-entropy"` keeps them there, so that U_c stays a sample of all images,
+    and adds −1/|N_c| Σ_{N_c} log(1 − σ(s/τ_c)) over the rows N_c where the class is known to be absent, skipped or not.
     `variant="released"` takes p_c of the tempered logits and floors every probability at 1e-10 as the published code.
     The paper sums over the classes; "mean" divides by C, so that the loss has the scale of the others, "sum" is the
     paper's and "none" gives [C]. Skipped classes count in C: what a class adds does not depend on the others.
@@ -74,22 +78,59 @@ def variational(
     >>> variational(z, torch.tensor([[1, 0], [0, 0]]), no_positive="skip")    # of the second class nothing is left
     tensor(0.)
     """
-    check_inputs(logits, labels, reduction)
-    z = _wide(logits)
-    present = labels > 0
-    log_p = F.logsigmoid(z / tau)
+    kernel = partial(
+        _variational,
+        gamma=gamma,
+        tau=tau.detach() if isinstance(tau, Tensor) else tau,
+        inside=positives_in_u,
+        absent=absent == "cross-entropy",
+        released=variant == "released",
+        skip=choice("loss vpu", "no_positive", no_positive, NO_POSITIVE) == "skip",
+    )
+    return columnwise(kernel, logits, labels, reduction)
 
-    in_u = torch.ones_like(present) if positives_in_u else ~present
-    log_mean = _log_mean_exp(log_p, in_u)
-    log_share = log_mean if variant == "released" else _log_mean_exp(F.logsigmoid(z), in_u)
-    balance = (gamma * log_share.detach()).exp()
-    log_positive = _floor(_mean(_floor(log_p, variant), present), variant)
-    loss = balance * _floor(log_mean, variant) - log_positive
-    if choice("loss vpu", "no_positive", no_positive, NO_POSITIVE) == "skip":
-        loss = loss * present.any(0)  # not `where`: a logit that is not a number shall be seen
-    if absent == "cross-entropy":
-        loss = loss - _mean(F.logsigmoid(-z / tau), labels < 0)
-    return reduce(loss, reduction)
+
+def _variational(
+    z: Tensor,
+    y: Tensor,
+    slope: bool,
+    gamma: float,
+    tau: float | Tensor,
+    inside: bool,
+    absent: bool,
+    released: bool,
+    skip: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """L_c, and as its derivative σ(−s/τ)/τ · (p_c^γ · the share in the sum over U_c − 1/|P_c| on P_c)."""
+    tau = tau.to(z.dtype) if isinstance(tau, Tensor) else tau
+    x = z / tau
+    present, log_p = where_present(z, y), log_sigmoid(x)
+    count, outside = present.sum(0), None if inside else present
+    log_mean, terms, total = _log_mean_exp(log_p, outside)
+    pull = torch.ones_like(count)
+    if gamma:
+        log_share = log_mean if released else _log_mean_exp(log_sigmoid(z), outside)[0]
+        pull = (gamma * log_share).exp_()
+    size = count.clamp(min=1)
+    log_positive = (_floor(log_p, released) * present).sum(0).div_(size)
+    loss = pull * _floor(log_mean, released) - _floor(log_positive, released)
+    if skip:
+        some = count.clamp_(max=1)
+        loss, pull = loss.mul_(some), pull.mul_(some)  # not `where`: a logit that is not a number shall be seen
+    negative = _shares(z, y < 0) if absent else None
+    if negative is not None:
+        loss = loss - (log_sigmoid(-x) * negative).sum(0)
+    if not slope:
+        return loss, None
+
+    if released:
+        pull = pull * _floor_slope(log_mean)
+        present = present * _floor_slope(log_p) * _floor_slope(log_positive)
+    # Divided as columns [C], which are short.
+    derivative = terms.mul_(pull / total.mul_(tau)).sub_(present.div_(size.mul_(tau))).mul_(x.neg().sigmoid_())
+    if negative is not None:
+        derivative.addcmul_(x.sigmoid(), negative / tau)
+    return loss, derivative
 
 
 def mixup(
@@ -117,39 +158,51 @@ def mixup(
     tensor(0.)
     """
     check_inputs(logits, labels, reduction)
-    z, (first, second) = _wide(logits), pairs
+    released = variant == "released"
+    z, (first, second) = wide(logits), pairs
     if form == "logits":
         target = F.logsigmoid(mu * z[first] + (1 - mu) * z[second])
     else:
         log_r = F.logsigmoid(z).masked_fill(labels > 0, 0.0)
         target = torch.logaddexp(log_r[first] + _log(mu), log_r[second] + _log(1 - mu))
-    gap = _floor(target, variant) - _floor(F.logsigmoid(_wide(mixed)), variant)
+    gap = _floor(target, released) - _floor(F.logsigmoid(wide(mixed)), released)
     return reduce(gap.square().sum(0) / max(len(gap), 1), reduction)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _log(x: float) -> float:
     return math.log(x) if x > 0 else -math.inf
 
 
-def _floor(log_p: Tensor, variant: str) -> Tensor:
+def _floor(log_p: Tensor, released: bool) -> Tensor:
     """log(p + 1e-10) in the released implementation."""
-    return torch.logaddexp(log_p, log_p.new_tensor(_LOG_EPSILON)) if variant == "released" else log_p
+    return torch.logaddexp(log_p, log_p.new_tensor(_LOG_EPSILON)) if released else log_p
 
 
-def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """Mean of the chosen entries of each column [C]; 0 where there are none."""
-    return values.masked_fill(~chosen, 0.0).sum(0) / chosen.sum(0).clamp(min=1)
+def _floor_slope(log_p: Tensor) -> Tensor:
+    """Its derivative by log p, p/(p + 1e-10)."""
+    return (log_p - _LOG_EPSILON).sigmoid_()
 
 
-def _log_mean_exp(values: Tensor, chosen: Tensor) -> Tensor:
-    """log of the mean of exp over the chosen entries of each column [C]; 0 where there are none."""
-    if not len(values):
-        return values.sum(0)
-    some = chosen.any(0)
-    # An empty column is left whole and thrown away afterwards: the gradient of log 0 would be NaN.
-    total = values.masked_fill(some & ~chosen, -torch.inf).logsumexp(0)
-    return torch.where(some, total - chosen.sum(0).clamp(min=1).to(total.dtype).log(), 0.0)
+def _shares(z: Tensor, chosen: Tensor) -> Tensor:
+    """[N, C] 1/n where one of the n chosen entries of a column is, and 0 elsewhere."""
+    mask = chosen.to(z.dtype)
+    return mask.div_(mask.sum(0).clamp_(min=1))
+
+
+def _log_mean_exp(values: Tensor, outside: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """log of the mean of exp over each column [C], 0 where nothing counts; the terms [N, C] up to a factor; their sum.
+
+    outside: 1 at the entries that do not count and 0 elsewhere, or None.
+    """
+    size: int | Tensor = len(values)
+    some = None
+    if outside is not None:
+        counted = size - outside.sum(0)
+        size, some = counted.clamp(min=1), counted.clamp(max=1)
+        # A column of which nothing counts is left whole and thrown away afterwards: the logarithm of 0 would be NaN.
+        values = values.masked_fill((outside * some).bool(), -torch.inf)
+    top = values.amax(0)
+    terms = (values - top).exp_()  # not `softmax`, which adds up many rows with few digits
+    total = terms.sum(0)
+    log_mean = (total / size).log_().add_(top)
+    return (log_mean, terms, total) if some is None else (log_mean.mul_(some), terms.mul_(some), total)

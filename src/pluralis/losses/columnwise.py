@@ -1,0 +1,62 @@
+"""Losses of whole columns, with their derivative in closed form, as `rowwise` does it for rows.
+
+For losses that tie the images of a batch together, a class at a time: a column has a loss, an entry alone has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pluralis.losses.pointwise import check_inputs, only_once, reduce
+
+ColumnKernel = Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor | None]]
+"""`kernel(z, y, slope) -> (loss [C], dloss_dz [N, C])` of logits z [N, C] in float32 or float64, N > 0, and their
+labels y [N, C]; the last is None if `slope` is false."""
+
+
+def columnwise(kernel: ColumnKernel, logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Apply `kernel` to the columns and reduce: the mean is over the C classes, "none" gives one loss a class [C].
+
+    logits: float [N, C]; half precision is computed in float32 and float64 stays float64. labels: [N, C], any integer
+    or float dtype; bool means present or unknown. Of no rows every class has a loss of 0.
+
+    >>> def square(z, y, slope):
+    ...     return (z * z).sum(0), 2 * z if slope else None
+    >>> z = torch.tensor([[1.0, -3.0]], requires_grad=True)
+    >>> columnwise(square, z, torch.zeros(1, 2)).backward()
+    >>> z.grad
+    tensor([[ 1., -3.]])
+    """
+    check_inputs(logits, labels, reduction)
+    if not len(logits):
+        return reduce(wide(logits).sum(0), reduction)
+    if torch.is_grad_enabled() and logits.requires_grad:
+        total: Tensor = _Columnwise.apply(logits, labels, kernel, reduction)
+        return total
+    return reduce(kernel(wide(logits), labels, False)[0], reduction)
+
+
+def wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class _Columnwise(torch.autograd.Function):
+    """Keeps the derivative from the way forward; `backward` multiplies it by the incoming gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, kernel: ColumnKernel, reduction: str) -> Tensor:
+        loss, slope = kernel(wide(logits.detach()), labels, True)
+        ctx.save_for_backward(slope)
+        ctx.dtype = logits.dtype
+        ctx.scale = 1.0 / max(loss.numel(), 1) if reduction == "mean" else 1.0
+        return reduce(loss, reduction)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        only_once()
+        (slope,) = ctx.saved_tensors
+        return (slope * (grad * ctx.scale)).to(ctx.dtype), None, None, None
