@@ -220,3 +220,22 @@ def test_a_second_derivative_is_refused(form: str) -> None:
     leaf = x.clone().requires_grad_()
     with pytest.raises(RecipeError, match="no second derivative"):
         torch.autograd.grad(contrast(form, leaf, *rest), leaf, create_graph=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_graph_can_be_captured(form: str) -> None:
+    x, classes, queue, kinds, twins = (t.float() if t.is_floating_point() else t for t in example(12, 30))
+    torch._dynamo.reset()
+    compiled = torch.compile(contrast, backend="aot_eager", fullgraph=True)
+    values, slopes = [], []
+    for function in (compiled, contrast):
+        inputs = x.clone().requires_grad_(), twins.clone().requires_grad_()
+        value = function(form, inputs[0], classes, queue, kinds, inputs[1], temperature=0.4, entries=50)
+        values.append(value)
+        slopes.append(torch.autograd.grad(value, inputs, allow_unused=form != "paper"))
+    torch.testing.assert_close(values[0], values[1], rtol=1e-5, atol=1e-7)
+    for one, other in zip(*slopes, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)

@@ -131,7 +131,8 @@ def by_matrices(
     every = torch.cat([z, queue])
     similar = torch.addmm(z.new_empty(()), z, every.T, beta=0, alpha=1 / tau)
     if twins is not None:
-        torch.sum(z * other, 1, out=similar.diagonal()).div_(tau)
+        to_twins = torch.baddbmm(z.new_empty(()), z[:, None], other[:, :, None], beta=0, alpha=1 / tau)
+        similar.diagonal().copy_(to_twins[:, 0, 0])  # with `out=` no graph could be captured
     contrast = _fused if fusible(z) else _plain
     value, slope = contrast(similar, classes, queue_classes, scale, twins is not None)
     if twins is not None:
