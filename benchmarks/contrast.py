@@ -52,7 +52,11 @@ def main(device: str = "cpu", json_file: str | None = None, repetitions: int = 3
         rows.append(row)
         print(line, flush=True)
     if json_file:
-        machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor()
+        machine = (
+            torch.cuda.get_device_name(device)
+            if device.startswith("cuda")
+            else platform.processor() or platform.machine()
+        )
         facts = {"torch": torch.__version__, "machine": machine, "threads": torch.get_num_threads(), "rows": rows}
         Path(json_file).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return rows

@@ -54,7 +54,11 @@ def main(
             rows.append(row)
             _show(row)
     if json_file:
-        machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor()
+        machine = (
+            torch.cuda.get_device_name(device)
+            if device.startswith("cuda")
+            else platform.processor() or platform.machine()
+        )
         facts = {"torch": torch.__version__, "machine": machine, "threads": torch.get_num_threads(), "rows": rows}
         Path(json_file).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return rows
