@@ -266,13 +266,14 @@ def test_the_rule_asks_the_method_and_says_which_likelihood_it_is() -> None:
     torch.nn.init.zeros_(net.bias)
     losses = (Selection("rate", rate=0.4), Selection("rate"), torch.nn.Identity())
     at_rate, learned, other = (LossMethod(net, loss) for loss in losses)
-    assert how_written(other) == rate_given(other) == rate_given(learned) == {}
+    assert how_written(other) == rate_given(other) == {}
+    assert rate_given(learned) == {**how_written(learned), "learned": True}
 
     def rule(y: np.ndarray, method: LossMethod) -> Observed:
         return Observed(Loader(TensorImages(torch.from_numpy(z).float()), Labels.from_dense(y), size=1), method)
 
     few, some = written(truth, 0.4, 0.0), written(truth, 0.4, 0.2)
-    kinds = ((few, other, PICKED), (few, at_rate, AT_A_RATE), (few, learned, PICKED), (some, other, AT_RATES))
+    kinds = ((few, other, PICKED), (few, at_rate, AT_A_RATE), (few, learned, AT_RATES), (some, other, AT_RATES))
     for y, method, by in kinds:
         one = rule(y, method)
         figures = one.score(method)

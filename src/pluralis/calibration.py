@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,12 +15,12 @@ from pluralis.losses.rowwise import walk_rows
 from pluralis.losses.selection import Selection, selection_nll, selection_posterior
 from pluralis.losses.selection_one import one_likelihood
 from pluralis.method import Method
-from pluralis.written_rates import chances_by_rates, fit_rates
+from pluralis.written_rates import chances_by_rates, fit_rates, rate_error
 
 PICKED = "one of the present labels was picked"
 AT_A_RATE = "each present label was written at the method's rate"
 AT_RATES = "present and absent labels were each written at a rate of their own"
-_ALL = 0.98  # a rate of present labels from which on hardly any can be missing
+ALL_WRITTEN = 0.98  # a rate of present labels from which on hardly any can be missing
 _ENOUGH = 50  # verified absent labels of which a rate can be told: fewer leave the pick the better guess
 
 
@@ -32,25 +32,34 @@ class Calibration:
     b: float = 0.0
     rates: tuple[float, float] | None = None  # of present and of absent labels being written, where they were fitted
     by: str = ""  # how labels came to be written, as the fit has it; empty where nothing was fitted
+    rate_error: float | None = None  # of the rate of present labels, where a method learned one (`with_error`)
 
     @classmethod
     def from_list(cls, values: list[Any]) -> Calibration:
         """From `to_list`, or from a and b alone."""
-        a, b, rates, by = (*values, None, "")[:4]
-        return cls(a, b, None if rates is None else (rates[0], rates[1]), by)
+        a, b, rates, by, error = (*values, *(None, "", None)[len(values) - 2 :])[:5]
+        return cls(a, b, None if rates is None else (rates[0], rates[1]), by, error)
 
     def to_list(self) -> list[Any]:
         """For JSON."""
-        return [self.a, self.b, None if self.rates is None else list(self.rates), self.by]
+        return [self.a, self.b, None if self.rates is None else list(self.rates), self.by, self.rate_error]
 
     def warnings(self) -> list[str]:
         """What to know before relying on it, as sentences; empty where all is well."""
-        if self.rates is None or self.rates[0] < _ALL:
+        if self.rates is None or self.rates[0] < ALL_WRITTEN:
             return []
-        return [
+        all_there = (
             f"Nearly all present labels seem to be written ({self.rates[0]:.3f} of them), and hardly any to be missing."
-            " It seems so, too, where people verified what was likely, such as labels that `relabel` suggested: then do"
-            " not rely on it, and train without the labels that were verified to be absent in this way."
+            " It seems so, too, where "
+        )
+        if self.rates[1] > 0:
+            return [
+                f"{all_there}people verified what was likely, such as labels that `relabel` suggested: then do not rely"
+                " on it, and train without the labels that were verified to be absent in this way."
+            ]
+        return [
+            f"{all_there}the model cannot tell the classes apart: then do not rely on it, and give a rate that is known"
+            " from elsewhere, such as from a few rows with complete labels."
         ]
 
     def log_odds(self, logits: Tensor) -> Tensor:
@@ -59,11 +68,14 @@ class Calibration:
     def probabilities(self, logits: Tensor) -> Tensor:
         return torch.sigmoid(self.log_odds(logits.double())).float()
 
-    def chances(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[N, C] of each label being present given what was written, where the method does not say how."""
+    def chances(self, logits: Tensor, labels: Tensor, every: bool = False) -> Tensor:
+        """[N, C] of each label being present given what was written, where the method does not say how.
+
+        Rows without any label keep their p, unless rates are known and somebody looked at `every` row.
+        """
         if self.rates is None:
             return selection_posterior(self.log_odds(logits), labels)
-        return chances_by_rates(self.log_odds(logits), labels, self.rates)
+        return chances_by_rates(self.log_odds(logits), labels, self.rates, every)
 
 
 def how_written(method: Method) -> dict[str, Any]:
@@ -73,10 +85,14 @@ def how_written(method: Method) -> dict[str, Any]:
 
 
 def rate_given(method: Method) -> dict[str, Any]:
-    """`how_written` as far as `calibrate` should go by it: a rate that was learned with the network errs as it does."""
-    loss = getattr(method, "loss", None)
-    learned = isinstance(loss, Selection) and loss.rate_log_odds is not None
-    return {} if learned else how_written(method)
+    """`how_written` for `calibrate`, with `learned`: whether one rate was learned with the network and errs as it does.
+
+    Rates that were learned for each class are taken as given: held-out rows are too few to find them again.
+    """
+    how, loss = how_written(method), getattr(method, "loss", None)
+    if not isinstance(loss, Selection) or loss.rate_log_odds is None:
+        return how
+    return {**how, "learned": len(loss.rate_log_odds) == 1}
 
 
 def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> str:
@@ -87,9 +103,9 @@ def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> st
     >>> likelihood_words(torch.tensor([[1, 0, -1], [0, -1, 0]]).repeat(25, 1))
     'present and absent labels were each written at a rate of their own'
     """
-    if how and how["mechanism"] == "rate":
-        return AT_A_RATE
     partial = labels[(labels == 0).any(1)]
+    if how and how["mechanism"] == "rate":
+        return AT_RATES if how.get("learned") and len(partial) else AT_A_RATE  # complete rows say nothing of a rate
     return AT_RATES if int((partial < 0).sum()) >= _ENOUGH else PICKED
 
 
@@ -103,10 +119,13 @@ def calibrate(
 
     one picked   somebody looked and wrote down one of the labels that are present, any of them equally likely
                  (`losses.selection`): where hardly any label is verified to be absent
-    a rate       each present label was written at the rate that the method was given
+    a rate       each present label was written at the rate that the method was given, or those that it learned for
+                 each class
     two rates    present labels were written at one rate and absent ones verified at another, both fitted along
                  (`written_rates`): where rows with unknown labels have 50 or more verified absent ones. A label that
-                 is missing at random then says nothing, while a picker would have passed over it.
+                 is missing at random then says nothing, while a picker would have passed over it. Also where the
+                 method learned one rate for all classes: that one follows the rows that it was trained on, and where
+                 no label is verified to be absent the other rate is 0.
 
     Rows without any label say nothing and are left out, unless the method has it that somebody looked at them
     (unlabelled = "absent"). A weak prior (log a and b normal around 0, with deviations 1 and 3) keeps a handful of rows
@@ -119,6 +138,14 @@ def calibrate(
     """
     calibration, nll = calibrate_rows(logits, labels, how, by)
     return calibration, float(nll.sum()) / len(nll)
+
+
+def with_error(calibration: Calibration, logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> Calibration:
+    """With the error of the rate, by a bootstrap over the rows of the fit, if the method learned one (`rate_given`)."""
+    if calibration.rates is None or not how.get("learned"):
+        return calibration
+    error = rate_error(calibration.rates[0], logits, labels, how["unlabelled"] == "absent")
+    return replace(calibration, rate_error=error)
 
 
 def calibrate_rows(
@@ -134,8 +161,10 @@ def calibrate_rows(
         z, y = telling(logits, labels, every)
         return calibration, likelihood(calibration.log_odds(z), y)[0]
     fit = fit_rates(logits, labels, how["rate"] if by == AT_A_RATE else None, every)
-    rates = fit.rates if by == AT_RATES else None  # the method's own are with the method
-    return Calibration(math.exp(fit.theta[0]), float(fit.theta[1]), rates, by), fit.nll
+    a, b = math.exp(fit.theta[0]), float(fit.theta[1])
+    if by == AT_A_RATE:  # the method's own rates are with the method
+        return Calibration(a, b, by=by), fit.nll
+    return Calibration(a, b, fit.rates, by), fit.nll
 
 
 def _picked(a: float, absent: bool) -> Likelihood:

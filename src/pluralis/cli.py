@@ -78,6 +78,7 @@ def train(
 
     from pluralis.console import console, figures_table, say, stage_text, training_hooks
     from pluralis.methods import method_class
+    from pluralis.reported_rate import reported_rate
     from pluralis.run import train as train_run
     from pluralis.runtime import choose_device
     from pluralis.views import VIEWS
@@ -101,6 +102,9 @@ def train(
     if "score" in chosen and run.chosen == len(run.history) - 1:
         longer = f"--set train.epochs={2 * plan.train.epochs} and a new --out"
         say(f"the last epoch was the best: more may help ({longer})")
+    if (rate := reported_rate(run.method, run.calibration, chosen)) is not None:
+        for line in (rate.words(), *rate.warnings()):
+            say(line)
     if run.test:
         console.print(figures_table("test set, views fast", {plan.method.name: run.test}))
     say(f"model: {out / 'model.safetensors'}")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pluralis.calibration import AT_RATES, Calibration, likelihood_words
+from pluralis.calibration import ALL_WRITTEN, AT_RATES, Calibration, likelihood_words
 from pluralis.conditional_calibration import calibrations, given_something, most_likely, telling
 from pluralis.errors import DataError, LabelError
 from pluralis.inputs import Array, Matrix, as_tensor, check_labels
@@ -69,7 +69,7 @@ class Counts:
     gain: float | None = None  # share of −log likelihood that the model saves on them, beside class frequencies
     a: float = 1.0
     rate: float | None = None  # at which labels are taken to be written, the mean over classes; None: none was given
-    rate_error: float | None = None  # of a rate that a run learned, as its history has it
+    rate_error: float | None = None  # of a rate that was fitted to the held-out rows, or that a run learned
     unlabelled: str = "skip"  # rows without any label: nobody looked, or ("absent") somebody found nothing to write
 
     @property
@@ -91,10 +91,23 @@ class Counts:
                 "On held-out rows the model is hardly better than the frequencies of the classes: it cannot tell how"
                 " many labels an image has. Do not rely on the counts, nor on the interval."
             )
-        if self.rate is not None and self.rate_error is not None and self.rate_error > _UNSURE * self.rate:
+        return said + self._rate_warnings()
+
+    def _rate_warnings(self) -> list[str]:
+        """Of a rate that was learned or fitted: a given one is the user's own."""
+        rate = self.rate if self.calibration.rates is None else self.calibration.rates[0]
+        if rate is None or self.rate_error is None:
+            return []
+        said = []
+        if self.rate_error > _UNSURE * rate:
             said.append(
-                f"The rate of writing, {self.rate:.2f}, is hardly known: its error is {self.rate_error:.2f}, and the"
-                " interval takes it as exact. Do not rely on either."
+                f"The rate of writing, {rate:.2f}, is hardly known: its error is {self.rate_error:.2f}. Do not rely on"
+                " it, nor on the counts."
+            )
+        if self.calibration.rates is None and rate >= ALL_WRITTEN:
+            said.append(
+                f"Nearly all present labels seem to be written (a rate of {rate:.3f}), and hardly any to be missing."
+                " Networks that learn their rows by heart learn such a rate: do not rely on it without held-out rows."
             )
         return said
 
@@ -132,9 +145,15 @@ class Counts:
     def _right_if(self) -> str:
         if self.rate is not None:
             error = "" if self.rate_error is None else f" (its own error: {self.rate_error:.2g})"
+            learned = (
+                ""
+                if self.rate_error is None
+                else " It was learned from the rows that the network was trained on: too high, and surer than it"
+                " should be, where these are learned by heart; then labels are under-counted."
+            )
             return (
                 f"Right if every present label was written with the same chance, the rate, {self.rate:.2f} on average,"
-                f" whatever else is there. It is taken as exact{error}, so the true interval is wider."
+                f" whatever else is there. It is taken as exact{error}, so the true interval is wider.{learned}"
             )
         if self.a != 1.0:
             return f"Right if labels were written as `selection` with a = {self.a:g} has it, which is taken as exact."
@@ -177,7 +196,8 @@ def count_labels(
     logits: [N, C]. labels: [N, C] in {+1, 0, −1}, or `Labels`, whose class names are used unless `classes` has others.
     mechanism, rate, a, unlabelled: how labels came to be written, see `losses.functional.selection`; rows without any
     written label are expected to hold Σp ("skip": nobody looked), or nothing ("absent", where one label is picked; at a
-    rate, Σr). With mechanism "rate" or another a there are no held-out rows, and the rate or a is taken as exact.
+    rate, Σr). With a rate or another a there are no held-out rows, and the rate or a is taken as exact; with mechanism
+    "rate" and no rate, it is fitted to the held-out rows along with the two numbers, and drawn with them.
 
     >>> z = torch.zeros(14, 3)
     >>> found = count_labels(z, torch.tensor([[1, 0, 0]] * 14))     # r = 5/14 for each of the others
@@ -191,7 +211,8 @@ def count_labels(
     if len(names) != z.shape[1]:
         raise LabelError(f"{_NAME}: {len(names)} class names for logits of {z.shape[1]} classes; give one each")
     rng = np.random.default_rng(whole(_NAME, "seed", seed))
-    written_at = check_writing(_NAME, mechanism, rate, a, z.shape[1])
+    fitted = mechanism == "rate" and rate is None and a == 1.0 and held_out is not None
+    written_at = None if fitted else check_writing(_NAME, mechanism, rate, a, z.shape[1])
     how: dict[str, Any] = {"mechanism": mechanism, "rate": written_at, "a": a, "unlabelled": unlabelled}
 
     def chances(theta: Floats) -> Tensor:
@@ -203,16 +224,16 @@ def count_labels(
     best, spread, rows, gain = np.zeros(2), np.zeros((draws, 2)), 0, None
     by_rates: DrawnRates | None = None
     if held_out is not None:
-        if mechanism == "rate":
+        if mechanism == "rate" and not fitted:
             raise DataError(f"{_NAME}: a calibration is for one picked label; with mechanism='rate' leave out held_out")
         if a != 1.0:
             raise DataError(f"{_NAME}: a calibration is for a = 1, not {a:g}; leave out held_out, or a")
         held = _pair(*held_out, "the held-out rows")
         if held[0].shape[1] != z.shape[1]:
             raise LabelError(f"{_NAME}: {z.shape[1]} classes to count, {held[0].shape[1]} in the held-out rows")
-        if likelihood_words(held[1]) == AT_RATES:
+        if fitted or likelihood_words(held[1]) == AT_RATES:
             by_rates = draw_rates(*held, draws, rng, unlabelled == "absent")
-            best, spread, rows, _, gain = by_rates
+            best, spread, rows, gain = by_rates.best, by_rates.steps, by_rates.rows, by_rates.gain
         else:
             best, spread, rows = calibrations(*held, draws, rng)
             gain = _gain(*held, best)
@@ -237,7 +258,8 @@ def count_labels(
     if by_rates is not None:
         scale = replace(scale, rates=by_rates.rates, by=AT_RATES)
     mean_rate = None if written_at is None else float(torch.as_tensor(written_at).mean())
-    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate, unlabelled=unlabelled)
+    error = by_rates.error if by_rates is not None else None
+    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate, error, unlabelled)
 
 
 def _gain(z: Tensor, y: Tensor, best: Floats) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from functools import partial
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from pluralis.calibration import Calibration, calibrate, rate_given
+from pluralis.calibration import Calibration, calibrate, rate_given, with_error
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import split
 from pluralis.engine import fit
@@ -28,6 +29,7 @@ from pluralis.methods import START_BIASES, create_method, method_class, start_he
 from pluralis.metrics import mean_average_precision
 from pluralis.models import create_model
 from pluralis.params import choice, flag, number, whole
+from pluralis.reported_rate import reported_rate
 from pluralis.runtime import Runtime, choose_device
 from pluralis.seeding import derive
 from pluralis.stage import Stage
@@ -68,7 +70,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     complete matrix of 1 and 0 too. `score` and `observed_score` take labels as they are.
 
     After `fit`: `classes_` (names of y's columns, or their numbers; for a list 0 and 1, or -1 and 1 if it holds -1),
-    `n_features_in_`, `method_`, `history_` (figures of each epoch), `rule_` (how the epoch was chosen), `calibration_`.
+    `n_features_in_`, `method_`, `history_` (figures of each epoch), `rule_` (how the epoch was chosen), `calibration_`,
+    and `rate_`, where the method learned the rate at which labels are written: it and its error, by the held-out rows
+    where there are any.
 
     >>> X = np.random.default_rng(0).normal(size=(200, 4))
     >>> Y = np.where(X[:, :3] > 0, 1, -1)
@@ -243,8 +247,12 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.calibration_ = Calibration()
         if held is not None:
             given = torch.from_numpy(held.labels.dense())
-            self.calibration_ = calibrate(predict(self.method_, held), given, rate_given(self.method_))[0]
+            logits, how = predict(self.method_, held), rate_given(self.method_)
+            self.calibration_ = with_error(calibrate(logits, given, how)[0], logits, given, how)
         self.rule_, self.history_ = result.rule, result.history
+        self.rate_ = reported_rate(self.method_, self.calibration_, result.history[result.chosen])
+        for line in self.rate_.warnings() if self.rate_ is not None else []:
+            warnings.warn(f"{_NAME}: {line}", stacklevel=4)
 
     def _method(self, width: int, labels: Labels) -> Method:
         make_net = partial(

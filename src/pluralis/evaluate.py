@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pluralis import distributed
-from pluralis.calibration import PICKED, Calibration, calibrate, likelihood_words, rate_given
+from pluralis.calibration import PICKED, Calibration, calibrate, likelihood_words, rate_given, with_error
 from pluralis.data.loader import Loader, Progress
 from pluralis.errors import DataError, NonFiniteLoss
 from pluralis.method import Method, Predict
@@ -139,6 +139,13 @@ class Observed:
         return Calibration(
             figures["calibration a"], figures["calibration b"], (rates[0], rates[1]) if rates else None, self.by
         )
+
+    def told(self, method: Method, figures: dict[str, float]) -> Calibration:
+        """The same with the error of a rate that the method learned, by the same rows; its weights are the epoch's."""
+        calibration, how = self.calibration(figures), rate_given(method)
+        if not how.get("learned"):
+            return calibration
+        return with_error(calibration, predict(method, self._data), self._labels, how)
 
     def describe(self) -> str:
         how = "" if self.by == PICKED else f", as if {self.by}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -115,6 +116,8 @@ class Method(nn.Module):
     """What the heads' biases start from: `zero`, the `log-odds` of the observed frequencies, or `equal` ones."""
     deep_start_bias: str = ""
     """What they start from instead where the backbone learns with them, whatever the head; "" for no other."""
+    start_rate: float = 1.0
+    """The share of present labels that are taken to be written at the start: `log-odds` are those of f / start_rate."""
     restart_bias: str = "log-odds"
     """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
     memory: ClassVar[tuple[str, ...]] = ()
@@ -223,6 +226,7 @@ class LossMethod(Method):
         self.batch_coupled = bool(getattr(loss, "batch_coupled", False))
         self.start_bias = str(getattr(loss, "start_bias", "zero"))
         self.deep_start_bias = str(getattr(loss, "deep_start_bias", ""))
+        self.start_rate = float(getattr(loss, "start_rate", 1.0))
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])
@@ -237,7 +241,7 @@ class LossMethod(Method):
         return self.loss.late() if isinstance(self.loss, Loss) else []
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        return loss_group(super().param_groups(stage), self.loss)
+        return loss_group(super().param_groups(stage), self.loss, stage)
 
     def predict(self, x: Tensor) -> Tensor:
         logits = self.net(x)
@@ -245,11 +249,18 @@ class LossMethod(Method):
         return logits
 
 
-def loss_group(groups: list[dict[str, Any]], loss: nn.Module) -> list[dict[str, Any]]:
-    """What a loss itself learns has a learning rate of its own (its `lr_factor`) and no weight decay."""
+def loss_group(groups: list[dict[str, Any]], loss: nn.Module, stage: Stage) -> list[dict[str, Any]]:
+    """What a loss itself learns has a learning rate of its own (its `lr_factor`) and no weight decay.
+
+    A step of Adam is as long as its learning rate: one above the loss's `lr_most` is cut down to it, but not below that
+    of the weights.
+    """
+    factor = float(getattr(loss, "lr_factor", 1.0))
+    if stage.optimizer != "sgd" and stage.lr > 0:
+        factor = min(factor, max(1.0, float(getattr(loss, "lr_most", math.inf)) / stage.lr))
     for group in groups:
         if group["name"] == "loss":
-            group |= {"lr_factor": float(getattr(loss, "lr_factor", 1.0)), "weight_decay": 0.0}
+            group |= {"lr_factor": factor, "weight_decay": 0.0}
     return groups
 
 

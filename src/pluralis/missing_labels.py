@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,9 +92,9 @@ def together(parts: Sequence[Part]) -> Part:
 def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tensor, str]:
     """[N, C] the chance of each label being present given those that were written, and what it rests on, in words.
 
-    It is `selection_posterior`, of the run's own probabilities where its method is `selection` or `relabel` (a learned
-    or given rate included), and of calibrated ones for any other method. Where the calibration goes by rates of present
-    and of absent labels, it is by these, for whatever method that has no rate of its own.
+    It is `selection_posterior`, of the run's own probabilities where its method is `selection` or `relabel` (a given
+    rate included), and of calibrated ones for any other method. Where the calibration goes by rates of present and of
+    absent labels, it is by these, for whatever method that was given no rate: one that was learned was fitted anew.
     """
     own, given = how_written(trained.method), torch.from_numpy(part.labels.dense())
     scale = trained.calibration_of(views)
@@ -102,7 +103,8 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
         if trained.rule.startswith("observed"):
             what += " (those of `predict` are calibrated on held-out rows, so that they differ)"
     else:
-        found, what = scale.chances(part.logits, given), "probabilities that this run did not calibrate"
+        every = own.get("unlabelled") == "absent"
+        found, what = scale.chances(part.logits, given, every), "probabilities that this run did not calibrate"
         if trained.rule.startswith("observed"):
             what = "calibrated probabilities" + (f" (as if {scale.by})" if scale.rates else "")
     return found, f"given the written labels, from {what}"
@@ -123,17 +125,23 @@ def check_learned(views: str, named: bool) -> None:
 def count_missing(trained: TrainedRun, part: Part, held: Part | None, **options: Any) -> Counts:
     """`count_labels` of these rows, calibrated on the held-out ones, with labels written as the method has it.
 
-    Where they are written at a rate, or with another `a`, the run's own probabilities are taken as they are. Where
-    enough labels are verified to be absent it is by two rates, as the calibration is, unless the method was given one.
+    Where they are written at a rate, or with another `a`, the run's own probabilities are taken as they are. A rate
+    that the run learned is fitted anew to the held-out rows, along with the calibration; without any it is as it was
+    learned. Where enough labels are verified to be absent it is by two rates, as the calibration is, unless one was
+    given.
     """
-    how = {**how_written(trained.method), **options}
+    how, given = {**how_written(trained.method), **options}, rate_given(trained.method)
     shown = torch.zeros(0, 1) if held is None else torch.from_numpy(held.labels.dense())
-    if likelihood_words(shown, rate_given(trained.method)) == AT_RATES:
+    fitted = likelihood_words(shown, given) == AT_RATES
+    if fitted:
         how = {key: value for key, value in how.items() if key not in ("mechanism", "rate", "a")}
+        how |= {"mechanism": "rate"} if given.get("learned") else {}
     picked = how.get("mechanism", "one") == "one" and how.get("a", 1.0) == 1.0
-    pair = None if held is None or not picked else (held.logits, held.labels)
+    pair = None if held is None or not (picked or fitted) else (held.logits, held.labels)
     counts = count_labels(part.logits, part.labels, pair, **how)
-    return replace(counts, rate_error=trained.history[trained.chosen].get("rate error"))
+    if fitted or "learned" not in given:
+        return counts
+    return replace(counts, rate_error=trained.history[trained.chosen].get("rate error", math.nan))
 
 
 def check_file(path: Path, force: bool, option: str = "--out", ending: str = ".csv") -> None:

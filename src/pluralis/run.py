@@ -131,7 +131,9 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
                 f"the soft labels that its last stage learned: pluralis relabel {folder} --learned --out FILE.csv"
             )
         method.eval()
-        calibration = rule.calibration(result.history[result.chosen]) if isinstance(rule, Observed) else Calibration()
+        with runtime.autocast():
+            chosen = result.history[result.chosen]
+            calibration = rule.told(method, chosen) if isinstance(rule, Observed) else Calibration()
         calibrations = {}
         if views and isinstance(rule, Observed) and split.held and features is None:  # features have one view
             few = np.linspace(0, len(split.held.labels) - 1, _CALIBRATION_ROWS).astype(int)

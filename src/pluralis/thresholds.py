@@ -89,8 +89,9 @@ def _chances(logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> Tensor:
         return selection_posterior(math.exp(log_a) * logits + float(b), labels)
     found, _ = calibrate(logits, labels, how)
     if found.by == AT_A_RATE:
-        return selection_posterior(found.log_odds(logits), labels, **how)
-    return found.chances(logits, labels)
+        own = {key: value for key, value in how.items() if key != "learned"}
+        return selection_posterior(found.log_odds(logits), labels, **own)
+    return found.chances(logits, labels, how.get("unlabelled") == "absent")
 
 
 def _best(scores: Tensor, chances: Tensor) -> Tensor:

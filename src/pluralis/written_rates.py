@@ -14,6 +14,9 @@ from pluralis.conditional_calibration import BOUNDS, PRIOR, Floats, bootstrap, t
 
 _NEVER = -60.0  # log-odds of a rate that is 0: finite, so that 0·log ρ is 0
 _RATE_BOUND = 12.0  # log-odds between which rates are sought
+_REFITS = 40  # bootstrap samples for the error of a rate
+_MOST = 2000  # rows of such a sample: of more rows it is scaled down
+_FLAT = 1 / 2.25  # log-odds of a rate on its own are around 0, with a deviation of 1.5: nearly every rate alike
 _UNLIKE = 1 / 9  # log-odds of the two rates differ by 0, with a deviation of 3
 
 
@@ -61,7 +64,10 @@ def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: b
 
     `rate` of present labels, a number or [C], where it is known; absent labels have the rate 0 where none is verified
     in a row with unknown ones. A weak prior keeps a handful of rows from running away: log a, b and the difference of
-    the rates' log-odds are normal around 0, with deviations 1, 3 and 3. z: logits [N, C]; y: labels [N, C]. Rows
+    the rates' log-odds are normal around 0, with deviations 1, 3 and 3; the log-odds of ρ₊ alone, where ρ₋ is 0, with
+    1.5. It is then what the share of written labels comes to where a class is there beyond doubt: few rows, or a model
+    that is never sure, leave it open.
+    z: logits [N, C]; y: labels [N, C]. Rows
     without any label say nothing and are left out, unless somebody looked at `every` row.
     """
     from scipy.optimize import minimize
@@ -77,14 +83,13 @@ def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: b
         present = float(theta[2]) if given is None else given
         return rates_nll(math.exp(theta[0]) * z + float(theta[1]), y, present, float(theta[3]))
 
-    unlike = np.array([0.0, 0.0, 1.0, -1.0]) if given is None and verified else np.zeros(4)
+    told = _rates_prior(verified) if given is None else np.zeros((4, 4))
 
     def objective(theta: Floats) -> tuple[float, Floats]:
         nll, slope, pulls = parts(theta)
         pull = [float((slope * z).sum()) * math.exp(theta[0]), float(slope.sum()), *pulls.sum(0).tolist()]
-        prior, apart = PRIOR @ theta[:2], _UNLIKE * float(unlike @ theta)
-        total = float(nll.sum()) + (float(theta[:2] @ prior) + apart * float(unlike @ theta)) / 2
-        return total / len(z), (np.array(pull) + np.append(prior, [0.0, 0.0]) + apart * unlike) / len(z)
+        prior = np.append(PRIOR @ theta[:2], [0.0, 0.0]) + told @ theta
+        return (float(nll.sum()) + float(theta @ prior) / 2) / len(z), (np.array(pull) + prior) / len(z)
 
     fixed, free = [(value, value) for value in start[2:]], (-_RATE_BOUND, _RATE_BOUND)
     sought = [free if given is None else fixed[0], free if verified else fixed[1]]
@@ -97,21 +102,23 @@ def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: b
     return RatesFit(found[:2], (rates[0], rates[1] if verified else 0.0), parts(found)[0])
 
 
-def chances_by_rates(logits: Tensor, labels: Tensor, rates: tuple[float, float]) -> Tensor:
+def chances_by_rates(logits: Tensor, labels: Tensor, rates: tuple[float, float], every: bool = False) -> Tensor:
     """[N, C] the chance of each label being present given what was written: 1 on written labels, 0 on absent ones.
 
-    r = (1−ρ₊) p / ((1−ρ₊) p + (1−ρ₋) (1−p)) where a label is unknown; p in rows without any label.
+    r = (1−ρ₊) p / ((1−ρ₊) p + (1−ρ₋) (1−p)) where a label is unknown; p in rows without any label, unless somebody
+    looked at `every` row.
 
     >>> chances_by_rates(torch.zeros(1, 3), torch.tensor([[1, -1, 0]]), (0.5, 0.0))
     tensor([[1.0000, 0.0000, 0.3333]])
     """
-    return _shifted(logits, labels, math.log1p(-rates[0]) - math.log1p(-rates[1]))
+    return _shifted(logits, labels, math.log1p(-rates[0]) - math.log1p(-rates[1]), every)
 
 
 class DrawnRates(NamedTuple):
     """θ̂ = (log a, b, s), θ of bootstrap samples of the rows less θ̂ [draws, 3], rows, rates, and what the model wins.
 
-    s = log (1−ρ₊) − log (1−ρ₋) is all that the rates say of a label that is unknown: r = σ(a·z + b + s).
+    s = log (1−ρ₊) − log (1−ρ₋) is all that the rates say of a label that is unknown: r = σ(a·z + b + s). `error` is the
+    deviation of ρ₊ over the samples.
     """
 
     best: Floats
@@ -119,31 +126,56 @@ class DrawnRates(NamedTuple):
     rows: int
     rates: tuple[float, float]
     gain: float
+    error: float
 
     def chances(self, z: Tensor, y: Tensor, theta: Floats, every: bool) -> Tensor:
         return _shifted(math.exp(theta[0]) * z + float(theta[1]), y, float(theta[2]), every)
 
 
 def draw_rates(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator, every: bool = False) -> DrawnRates:
-    """`fit_rates` of rows with verified absent labels, and how surely its numbers are known."""
+    """`fit_rates`, and how surely its numbers are known."""
     fit = fit_rates(z, y, every=every)
     z, y = telling(z, y, every)
+    best, steps = _drawn(fit, z, y, draws, rng)
+
+    def seen(theta: Floats) -> Floats:
+        hidden = np.logaddexp(0, theta[..., 2:].clip(-_RATE_BOUND, _RATE_BOUND))  # −log (1−ρ)
+        return np.concatenate([theta[..., :2], hidden[..., 1:] - hidden[..., :1]], -1)
+
+    if fit.rates[1] > 0:
+        gain = _gain(math.exp(best[0]) * z + float(best[1]) + math.log(fit.rates[0] / fit.rates[1]), y)
+    else:
+        gain = _gain_of_written(fit, y)
+    error = rate_error(fit.rates[0], z, y, every=True)
+    return DrawnRates(seen(best), seen(best + steps) - seen(best), len(z), fit.rates, gain, error)
+
+
+def rate_error(rate: float, z: Tensor, y: Tensor, every: bool = False) -> float:
+    """The deviation of ρ₊ = `rate` from what `fit_rates` finds for bootstrap samples of the rows.
+
+    Every sample is fitted anew: where the rows hardly tell, one step of Newton's would not go far enough.
+    """
+    z, y = telling(z, y, every)
+    rng, size = np.random.default_rng(0), min(len(z), _MOST)
+    samples = (torch.from_numpy(rng.integers(len(z), size=size)) for _ in range(_REFITS))
+    found = [fit_rates(z[rows], y[rows], every=True).rates[0] for rows in samples if bool((y[rows] != 0).any())]
+    if not found:
+        return math.nan
+    return float(np.sqrt(np.mean(np.square(np.array(found) - rate)) * size / len(z)))
+
+
+def _drawn(fit: RatesFit, z: Tensor, y: Tensor, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """θ̂ = (log a, b, log-odds of both rates), and θ of bootstrap samples of the rows less θ̂ [draws, 4]."""
 
     def slopes(theta: Floats) -> Floats:
         a = math.exp(theta[0])
         _, slope, pulls = rates_nll(a * z + float(theta[1]), y, float(theta[2]), float(theta[3]))
         return torch.cat([(slope * z).sum(1, keepdim=True) * a, slope.sum(1, keepdim=True), pulls], 1).numpy()
 
-    def seen(theta: Floats) -> Floats:
-        hidden = np.logaddexp(0, theta[..., 2:].clip(-_RATE_BOUND, _RATE_BOUND))  # −log (1−ρ)
-        return np.concatenate([theta[..., :2], hidden[..., 1:] - hidden[..., :1]], -1)
-
-    prior = np.zeros((4, 4))
-    prior[:2, :2], prior[2:, 2:] = PRIOR, _UNLIKE * np.array([[1, -1], [-1, 1]])
-    best = np.append(fit.theta, [math.log(rate / (1 - rate)) for rate in fit.rates])
-    steps = bootstrap(best, slopes, prior, draws, rng)
-    gain = _gain(math.exp(best[0]) * z + float(best[1]) + math.log(fit.rates[0] / fit.rates[1]), y)
-    return DrawnRates(seen(best), seen(best + steps) - seen(best), len(z), fit.rates, gain)
+    prior = _rates_prior(fit.rates[1] > 0)
+    prior[:2, :2] = PRIOR
+    best = np.append(fit.theta, [math.log(rate / (1 - rate)) if rate > 0 else _NEVER for rate in fit.rates])
+    return best, bootstrap(best, slopes, prior, draws, rng)
 
 
 def _gain(logits: Tensor, labels: Tensor) -> float:
@@ -157,6 +189,20 @@ def _gain(logits: Tensor, labels: Tensor) -> float:
     often = ((present.sum(0) + 0.5) / (known.sum(0) + 1)).logit().expand_as(logits)
     model, without = (F.binary_cross_entropy_with_logits(x[known], present[known]) for x in (logits, often))
     return float(1 - model / without)
+
+
+def _gain_of_written(fit: RatesFit, labels: Tensor) -> float:
+    """The share of −log likelihood that the model saves beside the frequencies of the classes, where none is absent."""
+    often = (((labels > 0).double().sum(0) + 0.5) / (len(labels) + 1)).logit().expand(len(labels), -1)
+    without = float(fit_rates(often, labels, every=True).nll.mean())
+    return 1 - float(fit.nll.mean()) / without if without > 0 else 0.0
+
+
+def _rates_prior(verified: bool) -> Floats:
+    """[4, 4] the precision of both rates' log-odds: of their difference, or of those of ρ₊ alone where ρ₋ is 0."""
+    prior = np.zeros((4, 4))
+    prior[2:, 2:] = _UNLIKE * np.array([[1, -1], [-1, 1]]) if verified else np.diag([_FLAT, 0.0])
+    return prior
 
 
 def _shifted(logits: Tensor, labels: Tensor, shift: float, every: bool = False) -> Tensor:

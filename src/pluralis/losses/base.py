@@ -26,15 +26,17 @@ class Loss(nn.Module):
     """A loss over logits [N, C] and labels [N, C] in {+1, 0, -1}; a scalar comes back.
 
     `paper` is where the formula comes from. `start_bias` is the bias of the head that suits the loss at the start:
-    "zero" (p = 1/2) or "log-odds" (p = the share of written labels); `deep_start_bias` the one that suits it better
-    where the backbone learns too, "" for none. `batch_coupled` says that the value of an entry depends on other entries
-    of the batch, so that gradients of parts of a batch do not add up to those of the whole.
+    "zero" (p = 1/2) or "log-odds" (p = the share of written labels, over `start_rate`, the share of present labels that
+    the loss takes to be written at the start); `deep_start_bias` the one that suits it better where the backbone learns
+    too, "" for none. `batch_coupled` says that the value of an entry depends on other entries of the batch, so that
+    gradients of parts of a batch do not add up to those of the whole.
     On a CPU labels with other values are refused; a GPU, which would have to be waited for, takes their signs.
     """
 
     paper: ClassVar[str]
     start_bias: ClassVar[str] = "zero"
     deep_start_bias: ClassVar[str] = ""
+    start_rate: float = 1.0
     batch_coupled: bool = False
 
     def __init__(self) -> None:  # so that the signature of a loss shows its own parameters and nothing else

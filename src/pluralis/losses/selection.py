@@ -120,14 +120,18 @@ class Selection(Loss):
     one for each class, for which `start` must know the labels. A learned rate starts at 1/2 and enters with its full
     likelihood, Σ_O log ρ included. It can be told from p only where some images show a class beyond doubt: were p the
     same for all of them, halving ρ and doubling p would change nothing. `rates` gives what was learned, `figures` puts
-    it into the history with its standard error (the mean over classes); `estimate_rate` finds the rate from held-out
-    rows.
+    it into the history with its standard error (the mean over classes). Both are of the training rows: a network that
+    learns these by heart finds the unwritten labels absent, and the rate too high and too surely known. Rely on the one
+    of held-out rows, which `calibration.calibrate` fits along with the calibration.
 
-    The parameter `rate_log_odds` learns at `lr_factor` times the learning rate and without weight decay. In a loop of
-    your own give it to the optimizer in a group of its own, `{"params": loss.parameters(), "lr": 100 * lr,
-    "weight_decay": 0.0}` for Adam at learning rates that suit a pre-trained network (up to 1e-3); at the higher ones of
-    a new network, and for SGD, the learning rate of the weights will do. A rate that moves much faster than the network
-    follows its first predictions, which know the written labels alone, up to ρ = 1.
+    The network should start from predictions that agree with a rate of 1/2, as `start_bias` gives them: those that know
+    the written labels alone drive the rate up, and the weights follow.
+
+    The parameter `rate_log_odds` learns at `lr_factor` times the learning rate (with Adam at `lr_most` at most, unless
+    the weights are faster) and without weight decay. In a loop of your own give it to the optimizer in a group of its
+    own, `{"params": loss.parameters(), "lr": 100 * lr, "weight_decay": 0.0}` for Adam at learning rates that suit a
+    pre-trained network (up to 1e-3); at the higher ones of a new network, and for SGD, the learning rate of the weights
+    will do. A rate that moves much faster than the network follows its first predictions, up to ρ = 1.
 
     >>> Selection()(torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))                               # log(24/7)/3
     tensor(0.4107)
@@ -138,6 +142,7 @@ class Selection(Loss):
     paper = "Elkan, Noto: Learning Classifiers from Only Positive and Unlabeled Data, KDD 2008; the pick is our own"
     start_bias = "log-odds"  # where every class starts at p = 1/2 the gradient is nearly flat
     lr_factor = 100.0  # log-odds have far to go compared with the weights of a network
+    lr_most = 0.1  # a rate that outruns the network follows its first predictions
     rate_each: Tensor | None
 
     def __init__(
@@ -160,6 +165,7 @@ class Selection(Loss):
         learned = mechanism == "rate" and (rate is None or by_class)
         self.rate_log_odds = nn.Parameter(torch.zeros(0 if by_class else 1)) if learned else None
         self.tally = RateTally(len(self.rate_log_odds)) if self.rate_log_odds is not None else None
+        self.start_rate = 0.5 if learned else 1.0
 
     def _start(self, labels: Labels) -> None:
         if self.rate == "class":

@@ -97,6 +97,7 @@ class Relabel(Method):
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
         self.start_bias, self.deep_start_bias = teaching.start_bias, teaching.deep_start_bias
+        self.start_rate = teaching.start_rate
         self.looks = looks(views, crop_weight)
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
         self.folds = _folds(folds, setup)
@@ -232,7 +233,7 @@ class Relabel(Method):
         return [*self.loss.late(), *moves]
 
     def param_groups(self, stage: Stage) -> list[dict[str, Any]]:
-        return loss_group(super().param_groups(stage), self.loss)
+        return loss_group(super().param_groups(stage), self.loss, stage)
 
     def predict(self, x: Tensor) -> Tensor:
         logits: Tensor = self.net(x)

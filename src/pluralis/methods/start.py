@@ -36,7 +36,7 @@ def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
             method.start_bias = method.deep_start_bias or _above_learning(net, method.start_bias)
             method.restart_bias = _above_learning(net, method.restart_bias)
         net.head.start(labels)
-        net.head.set_bias(start_values(labels, method.start_bias))
+        net.head.set_bias(start_values(labels, method.start_bias, method.start_rate))
 
 
 def _above_learning(net: Network, own: str) -> str:
@@ -47,7 +47,8 @@ def _above_learning(net: Network, own: str) -> str:
 def start_bias(suits: nn.Module, labels: Labels | Any, backbone_learns: bool = False) -> Tensor:
     """[C] the bias that a last layer should start from to suit a loss or a method, by labels [N, C] in {+1, 0, -1}.
 
-    Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency. For
+    Zeros for most; for `selection`, `gr`, `bce` and a few more the log-odds of each class's observed frequency, or of
+    twice that for a `selection` that learns its rate: it takes half of the labels to be written at the start. For
     `gr`, say with `backbone_learns` that more than the last layer learns: zeros are better then, or the log-odds of 10
     labels an image where there are more than twenty classes (`equal` of a recipe). So they are for all of these where
     the backbone learns below class maps that are pooled as the heads `lse` and `csra` do.
@@ -63,14 +64,16 @@ def start_bias(suits: nn.Module, labels: Labels | Any, backbone_learns: bool = F
         raise RecipeError(f"start_bias takes a loss or a method first, not an object of {type(suits).__name__}")
     known = labels if isinstance(labels, Labels) else Labels.from_dense(labels)
     deep = getattr(suits, "deep_start_bias", "") if backbone_learns else ""
-    return start_values(known, str(deep or getattr(suits, "start_bias", "zero")))
+    bias = str(deep or getattr(suits, "start_bias", "zero"))
+    return start_values(known, bias, float(getattr(suits, "start_rate", 1.0)))
 
 
-def start_values(labels: Labels, bias: str) -> Tensor:
+def start_values(labels: Labels, bias: str, rate: float = 1.0) -> Tensor:
     """[C] what a starting bias stands for.
 
     `zero`: zeros. `log-odds`: those of each class's observed frequency, with half a count added to each side. `equal`:
     the same for all classes, such that ten labels are expected in an image, or half of the classes if that is fewer.
+    With a `rate` at which present labels are written, the frequency f is f / rate, and at most (1 + f) / 2.
     """
     classes = len(labels.classes)
     if bias == "zero" or (bias == "equal" and classes <= 2 * _EQUAL):
@@ -78,4 +81,5 @@ def start_values(labels: Labels, bias: str) -> Tensor:
     if bias == "equal":
         return torch.full((classes,), math.log(_EQUAL / (classes - _EQUAL)))
     counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
+    counts = torch.minimum(counts / rate, (len(labels) + counts) / 2) if rate < 1 else counts
     return torch.log((counts + 0.5) / (len(labels) - counts + 0.5)).float()

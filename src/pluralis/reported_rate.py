@@ -1,0 +1,52 @@
+"""What a fit tells of a rate of writing that it learned: from held-out rows, where there are any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pluralis.calibration import ALL_WRITTEN, Calibration, rate_given
+from pluralis.method import Method
+
+
+@dataclass(frozen=True)
+class ReportedRate:
+    """The chance that a present label is written, its standard error, and whether held-out rows tell it."""
+
+    rate: float  # the mean over classes, where each has its own
+    error: float  # NaN where nothing is known of it
+    held_out: bool
+
+    def words(self) -> str:
+        """One line for a person.
+
+        >>> ReportedRate(0.25, 0.031, True).words()
+        'present labels are written at a rate of 0.25 ± 0.031, by held-out rows'
+        """
+        found = f"present labels are written at a rate of {self.rate:.2f} ± {self.error:.2g}"
+        if self.held_out:
+            return f"{found}, by held-out rows"
+        return (
+            f"{found}, by the training rows: too high and too sure where the model can learn rows by heart;"
+            " hold out rows for one that is neither"
+        )
+
+    def warnings(self) -> list[str]:
+        """What to know before relying on it; empty where all is well."""
+        if self.rate < ALL_WRITTEN:
+            return []
+        return [
+            f"Nearly all present labels seem to be written (a rate of {self.rate:.3f}), and hardly any to be missing."
+            " It seems so, too, where a model learns its rows by heart or cannot tell the classes apart: do not rely on"
+            " it, nor on counts and probabilities that follow from it."
+        ]
+
+
+def reported_rate(method: Method, calibration: Calibration, figures: Mapping[str, float]) -> ReportedRate | None:
+    """Of a method that learned a rate: the one of its calibration, or else that of the history; None for any other."""
+    if "learned" not in rate_given(method):
+        return None
+    if calibration.rates is not None and calibration.rate_error is not None:
+        return ReportedRate(calibration.rates[0], calibration.rate_error, True)
+    return ReportedRate(figures["rate"], figures.get("rate error", math.nan), False)
