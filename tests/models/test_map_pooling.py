@@ -296,3 +296,13 @@ def test_an_overlay_colours_what_was_seen() -> None:
     assert made.dtype == torch.uint8
     assert int(made[:, 1, 2].sum()) > 100
     assert int(made.sum()) == int(made[:, 1, 2].sum())
+
+
+def test_heat_maps_of_a_network_that_raises_leave_it_in_training() -> None:
+    net = create_model("tiny", 3)
+    with pytest.raises(RuntimeError):
+        heat_maps(net, torch.zeros(2, 5, 48, 32))  # five channels
+    assert net.training
+    net.eval()
+    heat_maps(net, torch.zeros(1, 3, 48, 32))
+    assert not net.training

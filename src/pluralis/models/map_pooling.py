@@ -147,10 +147,12 @@ def heat_maps(net: Network, images: Tensor) -> Tensor:
     """
     training = net.training
     net.eval()
-    features = net.features(images)
-    batch, _, height, width = features.shape
-    logits = net.head(features.flatten(2).transpose(1, 2).flatten(0, 1)).float()
-    net.train(training)
+    try:
+        features = net.features(images)
+        batch, _, height, width = features.shape
+        logits = net.head(features.flatten(2).transpose(1, 2).flatten(0, 1)).float()
+    finally:
+        net.train(training)
     heat = logits.sigmoid().unflatten(0, (batch, height * width)).transpose(1, 2).unflatten(2, (height, width))
     return F.interpolate(heat, images.shape[-2:], mode="bilinear", align_corners=False)
 
