@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -400,3 +401,53 @@ def test_it_is_imported_only_when_asked_for() -> None:
     code = "import sys, pluralis; assert 'sklearn' not in sys.modules and 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     assert pluralis.PartialLabelClassifier is PartialLabelClassifier
+
+
+def half_empty() -> np.ndarray:
+    given = GIVEN.copy()
+    given[::2] = 0
+    return given
+
+
+def test_rows_that_the_loss_passes_over_are_warned_of_once() -> None:
+    given = half_empty()
+    empty = int((given == 0).all(1).sum())
+    with pytest.warns(UserWarning, match=f'{empty} of 240 training rows.*unlabelled="absent"') as said:
+        model("selection", epochs=1).fit(X, given)
+    assert len(said) == 1
+    assert said[0].filename == __file__  # the line that called fit
+    with pytest.warns(UserWarning, match="loss_params of relabel"):
+        model("relabel", epochs=1).fit(X, given)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "given"),
+    [
+        ("selection", {"unlabelled": "absent"}, half_empty()),
+        ("an", {}, half_empty()),  # which learns from them
+        ("selection", {}, np.where(GIVEN.any(1, keepdims=True), GIVEN, -1)),
+    ],
+)
+def test_no_warning_where_every_row_is_learned(method: str, params: dict[str, Any], given: np.ndarray) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(method, epochs=1, method_params=params).fit(X, given)
+
+
+def test_rows_that_were_looked_at_keep_the_sum_of_the_probabilities() -> None:
+    """What the warning is about: 40 per cent of the rows have nothing to write."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(1500, 6))
+    present = rng.random((1500, 5)) < 1 / (1 + np.exp(2.5 - features @ rng.normal(size=(6, 5))))
+    given = np.zeros((1500, 5), np.int8)
+    for row in np.flatnonzero(present.any(1)):
+        given[row, rng.choice(np.flatnonzero(present[row]))] = 1
+    truth = present.sum(1).mean()
+    sums = {}
+    for unlabelled in ("skip", "absent"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = model("selection", validation_fraction=0.2, method_params={"unlabelled": unlabelled})
+            sums[unlabelled] = found.fit(features, given).predict_proba(features).sum(1).mean()
+    assert sums["absent"] == pytest.approx(truth, rel=0.15)
+    assert sums["skip"] > 1.4 * truth

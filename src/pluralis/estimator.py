@@ -16,7 +16,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from pluralis.calibration import Calibration, calibrate, rate_given, with_error
+from pluralis.calibration import Calibration, calibrate, how_written, rate_given, with_error
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import split
 from pluralis.engine import fit
@@ -68,6 +68,9 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     Of scikit-learn's own tools, `cross_val_predict` numbers labels anew, so that 0 and -1 lose their meaning: use
     `pluralis.folds.out_of_fold`. Its scorers compare with `predict`, which for a matrix gives 1 and 0: they need a
     complete matrix of 1 and 0 too. `score` and `observed_score` take labels as they are.
+
+    Rows without any label: `selection`, the default, passes over them as if nobody had looked, and warns of it. If
+    somebody looked and found nothing, set method_params={"unlabelled": "absent"}.
 
     After `fit`: `classes_` (names of y's columns, or their numbers; for a list 0 and 1, or -1 and 1 if it holds -1),
     `n_features_in_`, `method_`, `history_` (figures of each epoch), `rule_` (how the epoch was chosen), `calibration_`,
@@ -232,6 +235,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         torch.manual_seed(derive(seed, "weights"))
         self.method_ = self._method(X.shape[1], data.labels)
         runtime.place(self.method_)
+        for line in _skipped(self.method_, data.labels):
+            warnings.warn(f"{_NAME}: {line}", stacklevel=4)
         plan = Stage(
             epochs=max(int(self.epochs), math.ceil(int(self.min_steps) / data.steps(int(self.batch_size)))),
             batch_size=int(self.batch_size),
@@ -310,6 +315,20 @@ def _pair(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
     if labels.shape != tuple(odds.shape):
         raise ValueError(f"y is a matrix of {labels.shape} for predictions of {tuple(odds.shape)}: give one label each")
     return odds, torch.from_numpy(labels.dense())
+
+
+def _skipped(method: Method, labels: Labels) -> list[str]:
+    """What to say where the loss passes over rows without any label."""
+    if how_written(method).get("unlabelled") != "skip":
+        return []
+    empty = int((np.diff(labels.indptr) == 0).sum())
+    if not empty:
+        return []
+    return [
+        f"{empty} of {len(labels)} training rows have no label at all, and nothing is learned from them: that is right"
+        ' if nobody looked at them; if somebody did and found nothing to write, set unlabelled="absent" in'
+        " method_params (loss_params of relabel), or labels will be expected that are not there"
+    ]
 
 
 def _scaling(X: npt.NDArray[Any], standardize: bool) -> tuple[Floats, Floats]:
