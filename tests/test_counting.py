@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from scipy.special import expit, logit
 from pluralis import count_labels
 from pluralis.calibration import AT_RATES, calibrate
 from pluralis.conditional_calibration import calibrations, given_something
-from pluralis.counting import Counts
+from pluralis.counting import MEASURED, Counts
 from pluralis.errors import DataError, LabelError, RecipeError
 from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
@@ -482,3 +486,56 @@ def test_rates_and_odd_logits_stay_finite(value: float) -> None:
         found = count_labels(z, y, (z, y), draws=50)
         assert found.calibration.by == AT_RATES
         assert np.isfinite(numbers(found)).all()
+
+
+def test_what_the_note_says_was_measured() -> None:
+    file = Path(__file__).parent.parent / "docs" / "results" / "counting.json"
+    entries = json.loads(file.read_text())["entries"]
+
+    def mean(name: str, method: str, value: Callable[[dict[str, Any]], float]) -> list[float]:
+        chosen = [entry["runs"] for entry in entries if (entry["set"], entry["method"]) == (name, method)]
+        assert len(chosen) == 2
+        return sorted(round(100 * float(np.mean([value(run) for run in runs]))) for runs in chosen)
+
+    def off(run: dict[str, Any]) -> float:
+        return float(run["labels a row"][0] / run["truth"] - 1)
+
+    covered = [run["covered"] for entry in entries if entry["method"] == "selection" for run in entry["runs"]]
+    low, high = mean("VOC 2012", "selection", lambda run: run["classes covered"])
+    digits, photographs = mean("digit scenes", "selection", off), mean("scene", "selection", off)
+    table = mean("yeast", "an", off)
+    assert max(map(abs, mean("VOC 2012", "selection", off))) <= 4
+    assert -71 <= table[0] <= table[1] <= -69
+    for words in (
+        f"the total of {sum(covered)} out of {len(covered)} sets",
+        f"held {low} to {high} % of them",
+        f"{-digits[1]} to {-digits[0]} % too low in scenes of digits",
+        f"{photographs[0]} to {photographs[1]} % too high in photographs",
+    ):
+        assert words in MEASURED
+    z = torch.zeros(4, 3)
+    y = torch.tensor([[1, 0, 0]] * 4)
+    assert MEASURED in count_labels(z, y).caveats()
+
+
+def test_a_fitted_rate_is_told_with_its_error_and_warned_of() -> None:
+    z, _, y = at_rates(300, np.random.default_rng(0), 0.5, 0.0)
+    found = count_labels(z, y, (z, y), mechanism="rate", unlabelled="absent", draws=100)
+    assert found.calibration.rates is not None
+    assert found.calibration.rates[1] == 0
+    assert found.rate_error is not None
+    said = found.caveats()[0]
+    assert f"{found.calibration.rates[0]:.2f} (± {found.rate_error:.2g})" in said
+    assert "absent ones" not in said
+    assert "hardly known" in replace(found, rate_error=0.4).warnings()[0]
+    high = replace(found, calibration=replace(found.calibration, rates=(0.99, 0.0)))
+    assert "cannot tell the classes apart" in high.warnings()[0]
+
+
+def test_a_learned_rate_that_leaves_nothing_missing_is_warned_of() -> None:
+    z, y = torch.zeros(4, 3), torch.tensor([[1, 0, 0]] * 4)
+    found = count_labels(z, y, mechanism="rate", rate=0.99)
+    assert not found.warnings()  # the user's own
+    learned = replace(found, rate_error=0.01)
+    assert "Nearly all present labels" in learned.warnings()[0]
+    assert "learned from the rows" in learned.caveats()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,16 @@ import pytest
 import torch
 
 from pluralis import PartialLabelClassifier
-from pluralis.calibration import AT_A_RATE, AT_RATES, Calibration
+from pluralis.calibration import AT_A_RATE, AT_RATES, Calibration, how_written
+from pluralis.config import Recipe
 from pluralis.counting import count_labels
-from pluralis.losses import create_loss
+from pluralis.losses import create_loss, selection_posterior
 from pluralis.method import LossMethod
 from pluralis.methods import start_bias
+from pluralis.missing_labels import chances, count_missing, look, own_rows
 from pluralis.models import create_model
 from pluralis.reported_rate import ReportedRate, reported_rate
+from pluralis.run import load_run, train
 from pluralis.written_rates import fit_rates, rate_error
 from tests.toys import plan
 
@@ -121,6 +125,37 @@ def test_a_rate_that_leaves_nothing_missing_is_warned_of() -> None:
     assert found is not None
     assert found.warnings()
     assert np.isnan(found.error)
+
+
+@pytest.mark.parametrize("rule", ["observed", "last"])
+def test_a_run_stores_it_and_counts_by_it(rule: str, tmp_path: Path) -> None:
+    scenes = {
+        "data.format": "scenes",
+        "data.options": {"split": "train", "count": 96},
+        "run.device": "cpu",
+        "data.protocol": "single-positive",
+    }
+    small = {"model.backbone": "tiny", "model.weights": "", "data.size": 16, "train.epochs": 1, "run.workers": 0}
+    method = {"method.name": "selection", "method.params": {"mechanism": "rate", "unlabelled": "absent"}}
+    settings = {**scenes, **small, **method, "select.rule": rule, "select.fraction": 0.5 if rule == "observed" else 0.0}
+    train(Recipe.load(None, [], settings), tmp_path / "run")
+    trained = load_run(tmp_path / "run")
+    rate = reported_rate(trained.method, trained.calibration, trained.history[trained.chosen])
+    rows, kept = own_rows(trained, tmp_path / "run")
+    part, held = look(trained, rows), look(trained, kept) if kept else None
+    counts, (found, _) = count_missing(trained, part, held, draws=50), chances(trained, part)
+    given = torch.from_numpy(part.labels.dense())
+    assert rate is not None
+    assert rate.held_out == (rule == "observed")
+    if held is None:
+        assert counts.rate == pytest.approx(rate.rate)
+        assert counts.rate_error == rate.error
+        assert torch.equal(found, selection_posterior(part.logits, given, **how_written(trained.method)))
+        return
+    assert counts.calibration.rates is not None
+    assert counts.calibration.rates[0] == pytest.approx(rate.rate, rel=1e-3)
+    assert counts.rate_error == pytest.approx(rate.error, rel=0.05)
+    assert torch.equal(found, trained.calibration.chances(part.logits, given, every=True))
 
 
 def test_the_error_is_that_of_a_bootstrap() -> None:
