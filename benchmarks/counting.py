@@ -1,7 +1,9 @@
 """How many labels there are, from one positive label a row: estimates and intervals against the truth.
 
     python -m benchmarks.counting --data mulan --images VOCdevkit/VOC2012 --json docs/results/counting.json
+    python -m benchmarks.counting --sets "digit scenes" --methods relabel --json docs/results/counting.json
 
+What the file has of other sets and methods stays, so that some can be added to it or measured again.
 Three kinds of sets. Mulan's tables, as in `benchmarks.mulan`: a seed draws a third of the rows to be held out, the
 method learns from the others, and both parts are counted. VOC 2012 on frozen features, as in `benchmarks.frozen_voc`:
 4,574 rows to learn from, 1,143 held out, and the trained and the 5,823 test rows are counted. Digit scenes, by the tiny
@@ -19,7 +21,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,37 +44,73 @@ from pluralis.method import Setup
 from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
 
-METHODS = ("an", "gr", "em", "selection")
+SETS = (*mulan.SETS, "VOC 2012", "digit scenes")
+METHODS = ("an", "gr", "em", "selection")  # of every set
+NETWORKS = (*METHODS, "relabel")  # of the digit scenes: it works on a network
 FIRST_SEED = 6
+_KEYS = ("set", "method", "rows")
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]  # logits, written labels, truth, each [N, C]
 Fit = Callable[[str, int], dict[str, Rows]]  # of a method and a seed: rows "trained", "held out", "unseen"
 
 
-def main(data: Path, images: str, cache: Path | None = None, seeds: int = 5, json_file: Path | None = None) -> None:
+def main(
+    data: Path | None = None,
+    images: str = "",
+    cache: Path | None = None,
+    seeds: int = 5,
+    json_file: Path | None = None,
+    sets: Sequence[str] = SETS,
+    methods: Sequence[str] = NETWORKS,
+) -> None:
     """Print a Markdown table, and write one entry for each set, method and part of the rows."""
     torch.set_num_threads(1)
     facts: dict[str, Any] = {"first seed": FIRST_SEED, "seeds": seeds, "torch": torch.__version__}
     facts |= {"machine": platform.processor() or platform.machine(), "threads": 1, "settings": {}}
-    found: list[dict[str, Any]] = []
+    found = _kept(json_file, facts)
     print("| set | method | rows | labels a row | truth | covered | error by class | classes covered |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
-    for name, settings, learn in problems(data, images, cache):
+    for name, settings, learn in problems(data, images, cache, sets):
         facts["settings"][name] = settings
-        for method in METHODS:
+        for method in NETWORKS if name == "digit scenes" else METHODS:
+            if method not in methods:
+                continue
             runs = [measure(learn(method, seed), seed) for seed in range(FIRST_SEED, FIRST_SEED + seeds)]
             for part in ("trained", "unseen"):
                 entry = {"set": name, "method": method, "rows": part, "runs": [run[part] for run in runs]}
-                found.append(entry)
+                found = [other for other in found if any(other[key] != entry[key] for key in _KEYS)] + [entry]
                 print(_line(entry), flush=True)
             if json_file is not None:  # after each method: what is measured is kept if the rest is broken off
                 json_file.write_text(json.dumps({**facts, "entries": found}, indent=1, allow_nan=False) + "\n")
 
 
-def problems(data: Path, images: str, cache: Path | None) -> Iterator[tuple[str, dict[str, Any], Fit]]:
+def _kept(json_file: Path | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a file that is there; it must be of the same seeds, and its settings come along."""
+    if json_file is None or not json_file.exists():
+        return []
+    before = json.loads(json_file.read_text())
+    for key in ("first seed", "seeds"):
+        if before[key] != facts[key]:
+            raise SystemExit(f"{json_file} has {key} {before[key]}, this run {facts[key]}: name another --json")
+    facts["settings"] |= before["settings"]
+    entries: list[dict[str, Any]] = before["entries"]
+    return entries
+
+
+def problems(
+    data: Path | None, images: str, cache: Path | None, sets: Sequence[str] = SETS
+) -> Iterator[tuple[str, dict[str, Any], Fit]]:
     for name in mulan.SETS:
-        yield name, mulan.SETTINGS, partial(fit_table, mulan.read_set(data, name))
-    yield "VOC 2012", frozen_voc.SETTINGS, partial(fit_voc, *read_voc(images, cache))
+        if name in sets:
+            if data is None:
+                raise SystemExit(f"--data is missing: the folder of the files of {name}")
+            yield name, mulan.SETTINGS, partial(fit_table, mulan.read_set(data, name))
+    if "VOC 2012" in sets:
+        if not images:
+            raise SystemExit("--images is missing: the VOC2012 folder")
+        yield "VOC 2012", frozen_voc.SETTINGS, partial(fit_voc, *read_voc(images, cache))
+    if "digit scenes" not in sets:
+        return
     size = DemoSize()
     with tempfile.TemporaryDirectory() as folder:
         weights = pretrain(Path(folder), size)
@@ -111,8 +149,9 @@ def fit_scenes(weights: Path, size: DemoSize, name: str, seed: int) -> dict[str,
 
     data = loader("train", trained)
     torch.manual_seed(seed)
-    setup = Setup(partial(create_model, "tiny", len(data.labels.classes), weights=str(weights)), 10, data.labels)
-    method = create_method(name, setup)
+    classes = len(data.labels.classes)
+    make_net = partial(create_model, "tiny", classes, recipe.model.head, weights=str(weights))
+    method = create_method(name, Setup(make_net, classes, data.labels), recipe.method.params)
     start_heads(method, data.labels, recipe.method.start_bias)
     fit(method, data, recipe.train, seed=seed)
 
@@ -166,9 +205,11 @@ def _line(entry: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the ARFF and XML files")
-    parser.add_argument("--images", required=True, help="the VOC2012 folder")
+    parser.add_argument("--data", type=Path, default=None, help="folder of the ARFF and XML files")
+    parser.add_argument("--images", default="", help="the VOC2012 folder")
     parser.add_argument("--cache", type=Path, default=None, help="folder of VOC's features")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=None, dest="json_file")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--methods", nargs="+", choices=NETWORKS, default=NETWORKS)
     main(**vars(parser.parse_args()))
