@@ -104,9 +104,14 @@ def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> st
     'present and absent labels were each written at a rate of their own'
     """
     partial = labels[(labels == 0).any(1)]
-    if how and how["mechanism"] == "rate":
-        return AT_RATES if how.get("learned") and len(partial) else AT_A_RATE  # complete rows say nothing of a rate
-    return AT_RATES if int((partial < 0).sum()) >= _ENOUGH else PICKED
+    at_a_rate = how is not None and how.get("mechanism") == "rate"
+    if how and at_a_rate and "learned" not in how:
+        return AT_A_RATE
+    if int((partial < 0).sum()) >= _ENOUGH:
+        return AT_RATES
+    if how and at_a_rate:
+        return AT_RATES if how["learned"] and len(partial) else AT_A_RATE  # complete rows say nothing of a rate
+    return PICKED
 
 
 def calibrate(

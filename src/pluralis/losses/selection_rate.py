@@ -66,11 +66,12 @@ def estimate_rate(
 
     The maximum over ρ of Σ_O log ρ + Σ_U log(1 − ρp), and the standard error √(Σ_n g_n²)/|ℓ''| with g_n the derivative
     of the image n's part, which holds where the labels of an image are not independent. It assumes that p = σ(z) is the
-    chance of being present, not of being written: calibrated logits of a model that can tell the classes apart. Where p
-    is the same for all images, ρ is anything, and this only divides one by the other. logits, labels: [N, C], and
-    labels may be `Labels`. p is taken as exact, and rows
-    without a written label are left out as in `selection` ("skip") or counted ("absent"); if rows can come out empty
-    by chance, leaving them out makes ρ too large. ρ = 1 where more was written than p expects; a class that was never
+    chance of being present, not of being written: calibrated logits of a model that can tell the classes apart. p is
+    taken as exact: where it is not, as after a training that learned a rate of its own, fit p and ρ together
+    (`calibration.calibrate`, as runs and the estimator do). Where p is the same for all images, ρ is anything, and this
+    only divides one by the other. logits, labels: [N, C], and labels may be `Labels`. Rows without a written label are
+    left out as in `selection` ("skip") or counted ("absent"); if rows can come out empty by chance, leaving them out
+    makes ρ too large. ρ = 1 where more was written than p expects; a class that was never
     written has ρ = 0 with the error 1/Σp, and NaN where Σp = 0.
 
     >>> z = torch.tensor([[9.0, -9.0]] * 8)                     # the first class is there, the second is not
