@@ -125,6 +125,8 @@ def test_a_rate_that_leaves_nothing_missing_is_warned_of() -> None:
     assert found is not None
     assert found.warnings()
     assert np.isnan(found.error)
+    assert "empty by chance" in found.words()  # rows without any label are left out by default
+    assert "empty by chance" not in ReportedRate(0.5, 0.1, True).words()
 
 
 @pytest.mark.parametrize("rule", ["observed", "last"])

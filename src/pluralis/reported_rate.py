@@ -17,6 +17,7 @@ class ReportedRate:
     rate: float  # the mean over classes, where each has its own
     error: float  # NaN where nothing is known of it
     held_out: bool
+    skipped: bool = False  # rows without any label were left out
 
     def words(self) -> str:
         """One line for a person.
@@ -25,11 +26,12 @@ class ReportedRate:
         'present labels are written at a rate of 0.25 ± 0.031, by held-out rows'
         """
         found = f"present labels are written at a rate of {self.rate:.2f} ± {self.error:.2g}"
+        empty = "; too high where rows came out empty by chance, since those are left out" if self.skipped else ""
         if self.held_out:
-            return f"{found}, by held-out rows"
+            return f"{found}, by held-out rows{empty}"
         return (
             f"{found}, by the training rows: too high and too sure where the model can learn rows by heart;"
-            " hold out rows for one that is neither"
+            f" hold out rows for one that is neither{empty}"
         )
 
     def warnings(self) -> list[str]:
@@ -45,8 +47,10 @@ class ReportedRate:
 
 def reported_rate(method: Method, calibration: Calibration, figures: Mapping[str, float]) -> ReportedRate | None:
     """Of a method that learned a rate: the one of its calibration, or else that of the history; None for any other."""
-    if "learned" not in rate_given(method):
+    how = rate_given(method)
+    if "learned" not in how:
         return None
+    skipped = how["unlabelled"] == "skip"
     if calibration.rates is not None and calibration.rate_error is not None:
-        return ReportedRate(calibration.rates[0], calibration.rate_error, True)
-    return ReportedRate(figures["rate"], figures.get("rate error", math.nan), False)
+        return ReportedRate(calibration.rates[0], calibration.rate_error, True, skipped)
+    return ReportedRate(figures["rate"], figures.get("rate error", math.nan), False, skipped)
