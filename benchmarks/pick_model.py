@@ -72,7 +72,7 @@ def likelihood(logits: Tensor, area: Tensor, picked: Tensor, exponent: float) ->
     given = picked[:, None]
     power = (area / area.gather(1, given)) ** exponent  # [B, C]
     s, weights = (_NODES + 0.5).to(logits), _WEIGHTS.to(logits)
-    factors = 1 - present[:, None] * (1 - s[:, None] ** power[:, None])  # [B, nodes, C]
+    factors = (1 - present[:, None] * (1 - s[:, None] ** power[:, None])).clamp(min=1e-12)  # [B, nodes, C]
     others = torch.ones_like(present).scatter(1, given, 0.0)
     inside = (factors.log() * others[:, None]).sum(2)
     return -(F.logsigmoid(logits.gather(1, given)[:, 0]) + (inside.exp() * weights).sum(1).log())

@@ -106,6 +106,9 @@ class Row:
             said["select"]["from"] = "the last stage"  # the first runs chose from both
         if self.method == "lac" and params.get("variant") != "released":
             said["method"]["contrast"] = "Eq. 7"  # the first runs had both views as anchors
+        picks = self.method in ("selection", "relabel") and "mechanism" not in (params.get("loss_params") or params)
+        if picks and recipe["data"]["protocol"] in ("drop-positives", "known-ratio"):
+            said["method"]["picked"] = "as many as are written"  # in the first runs the last of them
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 

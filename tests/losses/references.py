@@ -147,14 +147,18 @@ def gr(z, y, frozen, w, b, mu, sigma, q1, q2, q3):
 
 
 def pick(z, y, frozen, a=1.0, absent=False):
-    """[N] from the distribution of the number m of hidden present labels: Σ P(m)·a/(m + a)."""
+    """[N] from the distribution of the number m of hidden present labels: Σ P(m)·E[t^m], t of Beta(a, k written ones).
+
+    E[t^m] = Π_{i<m} (a+i)/(a+k+i), for a = 1 one of the ways to choose k of m + k.
+    """
     losses = np.zeros(len(y), z.dtype)
     for n in range(len(y)):
         written, unknown = (y[n] > 0).any(), y[n] == 0
         p, count = sigmoid(z[n]), np.ones(1, z.dtype)
         for value in p[unknown] if written else []:
             count = np.convolve(count, [1 - value, value])
-        integral = (count * a / (np.arange(len(count)) + a)).sum()
+        more, k = np.arange(len(count) - 1), min((y[n] > 0).sum(), 32)
+        integral = (count * np.cumprod(np.r_[1.0, (a + more) / (a + k + more)])).sum()
         losses[n] = up(z[n][y[n] > 0]).sum() + down(z[n][y[n] < 0]).sum() - np.log(integral)
         if absent and not written:
             losses[n] += down(z[n][unknown]).sum()

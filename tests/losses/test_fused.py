@@ -33,7 +33,10 @@ CONTRASTS = [(12, 30, 4), (5, 0, 2), (1, 9, 3), (20, 3, 20), (8, 8, 1), (1, 0, 1
 
 
 def batch(rows: int, classes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Rows of all kinds: one written label, several, none, none but verified absent ones, and all known."""
+    """Rows of all kinds: one written label, several, none, none but verified absent ones, and all known.
+
+    The kernels know one picked label alone: of several they take the last as picked from what the others left.
+    """
     g = torch.Generator().manual_seed(classes)
     z = torch.randn(rows, classes, generator=g) * torch.linspace(0.3, 5, rows)[:, None]
     z[1::2] -= 3
@@ -49,7 +52,7 @@ def batch(rows: int, classes: int, dtype: torch.dtype = torch.float32) -> tuple[
 
 
 def one(z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True) -> tuple[Tensor, Tensor | None]:
-    return fused.one_rows(z, y, selection_one._nodes(z), a, absent, slope)
+    return fused.one_rows(z, y, selection_one._nodes(z, a), a, absent, slope)
 
 
 @needs_triton
@@ -57,7 +60,7 @@ def one(z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True) -> tup
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_selection_has_the_value_and_gradient_of_float64(shape: tuple[int, int], a: float, absent: bool) -> None:
     z, y = batch(*shape)
-    exact, exact_slope, _ = selection_one.one_likelihood(a, absent)(z.double(), y, True)
+    exact, exact_slope, _ = selection_one.one_likelihood(a, absent, several=False)(z.double(), y, True)
     loss, slope = one(z, y, a, absent)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-12)
@@ -73,7 +76,7 @@ def test_the_derivative_of_nearly_certain_labels_keeps_its_digits() -> None:
         z[row, : row + 2] = 30.0
     y = torch.zeros(z.shape, dtype=torch.int8, device=DEVICE)
     y[:, 0] = 1
-    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False)(z.double(), y, True)
+    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False, several=False)(z.double(), y, True)
     loss, slope = one(z, y, 1.0, False)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-12)
@@ -109,7 +112,7 @@ def test_selection_of_certain_labels_and_their_extremes() -> None:
     z = torch.tensor([[1e4, -1e4, 0.0, 1e4, -1e4, 1e4, -1e4]], device=DEVICE)
     y = torch.tensor([[1, 1, 0, 0, 0, -1, -1]], device=DEVICE)
     loss, slope = one(z, y, 1.0, False)
-    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False)(z.double(), y, True)
+    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False, several=False)(z.double(), y, True)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=0)
     torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-6, atol=1e-7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import product
 
@@ -19,24 +20,29 @@ from pluralis.losses.selection import selection, selection_nll, selection_poster
 def by_counting(z: np.ndarray, labels: np.ndarray, chance) -> tuple[float, np.ndarray]:
     """P(written) and P(label present | written) by going through every set of labels.
 
-    `chance(m)` is that of the written ones being what was written when m other labels are present.
+    `chance(m, k)` is that of the k written ones being what was written when m other labels are present.
     """
     p = 1 / (1 + np.exp(-z))
     total, present = 0.0, np.zeros_like(p)
     for y in product((0, 1), repeat=len(z)):
         y = np.array(y)
         if y[labels > 0].all() and not y[labels < 0].any():
-            weight = np.prod(np.where(y == 1, p, 1 - p)) * chance(y[labels == 0].sum())
+            weight = np.prod(np.where(y == 1, p, 1 - p)) * chance(int(y[labels == 0].sum()), int((labels > 0).sum()))
             total += weight
             present += weight * y
     return total, present / total
 
 
+def mean_power(a: float, m: int, k: int) -> float:
+    """The mean of t^m under Beta(a, k): that of one more t is (a+i)/(a+k+i)."""
+    return math.prod((a + i) / (a + k + i) for i in range(m))
+
+
 MECHANISMS = {
-    "one": ({}, lambda m: 1 / (1 + m)),
-    "a = 0.4": ({"a": 0.4}, lambda m: 0.4 / (0.4 + m)),
-    "a = 3": ({"a": 3.0}, lambda m: 3 / (3 + m)),
-    "rate": ({"mechanism": "rate", "rate": 0.3}, lambda m: 0.7**m),
+    "one": ({}, lambda m, k: 1 / math.comb(m + k, k)),
+    "a = 0.4": ({"a": 0.4}, lambda m, k: mean_power(0.4, m, k)),
+    "a = 3": ({"a": 3.0}, lambda m, k: mean_power(3, m, k)),
+    "rate": ({"mechanism": "rate", "rate": 0.3}, lambda m, k: 0.7**m),
 }
 
 
@@ -53,6 +59,8 @@ def test_counting_all_label_sets(name, classes):
         labels[3, (written[3] + 1) % classes] = -1
         labels[4, (written[4] + 1) % classes] = 1
         labels[4, (written[4] + 2) % classes] = -1
+    if classes > 4:
+        labels[2, (written[2] + np.arange(4)) % classes] = 1
     logits, given = torch.from_numpy(z).requires_grad_(), torch.from_numpy(labels)
     loss = selection(logits, given, **options, reduction="none")
     loss.sum().backward()

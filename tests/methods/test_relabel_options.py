@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def relabel(labels: Labels = LABELS, seed: int = 0, **params: Any) -> Relabel:
 
 
 def posterior(logits: torch.Tensor, labels: np.ndarray) -> np.ndarray:
-    """By the sum over all sets of present labels, one of which was picked (the last, where several are written)."""
+    """By the sum over all sets of present labels: as many were picked as are written, any of them equally likely."""
     p = 1 / (1 + np.exp(-logits.detach().double().numpy()))
     found = np.zeros_like(p)
     for row, (chance, given) in enumerate(zip(p, labels, strict=True)):
@@ -52,7 +53,7 @@ def posterior(logits: torch.Tensor, labels: np.ndarray) -> np.ndarray:
             if (there[given > 0] == 0).any() or (there[given < 0] == 1).any():
                 continue
             written = int((given > 0).sum())
-            picked = 1 / (there.sum() - written + 1) if written else 1.0
+            picked = 1 / math.comb(int(there.sum()), written)
             weight = picked * np.prod(np.where(there, chance, 1 - chance))
             found[row] += weight * there
             total += weight

@@ -66,7 +66,7 @@ def at_rate(logits: torch.Tensor, given: np.ndarray, rate: Any, unlabelled: str 
 
 
 def picked(logits: torch.Tensor, given: np.ndarray, a: float, unlabelled: str = "skip") -> np.ndarray:
-    """By numerical integration over the chance t of staying unwritten, of density a·t^(a−1)."""
+    """By numerical integration over the chance t of staying unwritten, of Beta(a, k) where k labels are written."""
     p = 1 / (1 + np.exp(-logits.detach().double().numpy()))
     found = np.zeros_like(p)
     for row, chance in enumerate(p):
@@ -75,9 +75,11 @@ def picked(logits: torch.Tensor, given: np.ndarray, a: float, unlabelled: str = 
             found[row, unknown] = chance[unknown] if unlabelled == "skip" else 0.0
             continue
 
-        def product(t: float, left_out: int = -1, unknown: Any = unknown, chance: Any = chance) -> float:
+        def product(
+            t: float, left_out: int = -1, row: int = row, unknown: Any = unknown, chance: Any = chance
+        ) -> float:
             factors = [1 - chance[k] * (1 - t) for k in unknown if k != left_out]
-            return float(np.prod(factors)) * a * t ** (a - 1)
+            return float(np.prod(factors)) * t ** (a - 1) * (1 - t) ** ((given[row] > 0).sum() - 1)
 
         whole = quad(product, 0, 1, epsabs=1e-13)[0]
         for j in unknown:

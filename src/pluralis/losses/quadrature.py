@@ -7,6 +7,7 @@ error under 1e-7, whether κ is 0 or a million, where Gauss-Legendre on the same
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -19,30 +20,36 @@ Array = npt.NDArray[np.float64]
 GRID = 161  # κ_k = e^{k/10} − 1: steps of a tenth, from 0 to nearly 9 million
 _POINTS = 240  # of the fine rule that stands for the integral while a coarse one is built
 _DECAY = 80.0  # beyond s = 80/κ less than e^−80 is left
+_FURTHER = 6.0  # more of that for each further written label
+MOST_WRITTEN = 32  # that have a rule of their own
 
 
-def gauss_rules(kappa: Tensor, nodes: int, a: float) -> tuple[Tensor, Tensor, Tensor]:
-    """[b, nodes, 1] −s_i, w_i and w_i s_i with ∫₀¹ f(s) a(1−s)^{a−1} ds ≈ Σ w_i f(s_i), for f about like e^{−κs}.
+def gauss_rules(kappa: Tensor, nodes: int, a: float, written: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """[b, nodes, 1] −s_i, w_i and w_i s_i with ∫₀¹ f(s) dπ(s) ≈ Σ w_i f(s_i), for f about like e^{−κs}.
 
-    kappa: [b] float64, rounded to the nearest of a grid; the rule does not mind a tenth. `w_i` contains e^{κ s_i},
-    for use on f as it is. A NaN, whose result will be NaN anyway, takes the last rule.
+    π has the density a(1−s)^{a−1}, and with `written` [b], whole numbers k, (1−s)^{a−1} s^{k−1} / B(a, k); more than
+    `MOST_WRITTEN` count as so many. kappa: [b] float64, rounded to the nearest of a grid; the rule does not mind a
+    tenth. `w_i` contains e^{κ s_i}, for use on f as it is. A NaN, whose result will be NaN anyway, takes the last rule.
 
     >>> minus_s, w, _ = gauss_rules(torch.tensor([3.0], dtype=torch.float64), 8, 1.0)
     >>> round((w * (1 + minus_s) ** 3).sum().item(), 9)
     0.25
     """
-    edges, rules = _table(nodes, a, kappa.device)
-    minus_s, w, ws = rules.index_select(0, torch.bucketize(kappa, edges)).unbind(1)
+    edges, rules = _table(nodes, a, kappa.device, written is not None)
+    step = torch.bucketize(kappa, edges)
+    if written is not None:
+        step = step + (written.clamp(1, MOST_WRITTEN) - 1) * GRID
+    minus_s, w, ws = rules.index_select(0, step).unbind(1)
     return minus_s, w, ws
 
 
 def rule_table(nodes: int, a: float, device: torch.device) -> Tensor:
     """[GRID, 3, nodes, 1] the rules that `gauss_rules` chooses from; the rule of κ is number ⌊10 log(1+κ) + 1/2⌋."""
-    return _table(nodes, a, device)[1]
+    return _table(nodes, a, device, False)[1]
 
 
-def _table(nodes: int, a: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    return _rules(nodes, a, device)
+def _table(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
+    return _rules(nodes, a, device, several)
 
 
 # What `torch.compiler.assume_constant_result` does; that would import the whole compiler, which takes seconds.
@@ -50,17 +57,26 @@ _table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
-def _rules(nodes: int, a: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """[GRID − 1] where one κ ends and the next begins, and [GRID, 3, nodes, 1] −s, w and w·s."""
-    steps = np.arange(GRID) / 10
-    kappa = np.expm1(steps)
-    x, mass = (np.stack(parts) for parts in zip(*(_fine(float(k), a) for k in kappa), strict=True))
+def _rules(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
+    """[GRID − 1] where one κ ends and the next begins, and [GRID, 3, nodes, 1] −s, w and w·s.
+
+    With `several` these are [MOST_WRITTEN · GRID, 3, nodes, 1], those of one written label first.
+    """
+    counts = range(1, MOST_WRITTEN + 1) if several else (1,)
+    rules = np.concatenate([_of_count(nodes, a, count) for count in counts])
+    edges = np.expm1(np.arange(1, GRID) / 10 - 0.05)
+    return torch.from_numpy(edges).to(device), torch.from_numpy(rules).to(device)
+
+
+def _of_count(nodes: int, a: float, written: int) -> Array:
+    """[GRID, 3, nodes, 1] −s, w and w·s for one number of written labels."""
+    kappa = np.expm1(np.arange(GRID) / 10)
+    x, mass = (np.stack(parts) for parts in zip(*(_fine(float(k), a, written) for k in kappa), strict=True))
     mass *= np.exp(-kappa[:, None] * x)
     s, w = _gauss(x, mass, nodes)
     w *= np.exp(kappa[:, None] * s)
     w[0] = _of_mass_one(w[0])
-    rules = np.stack([-s, w, w * s], 1)[..., None]
-    return torch.from_numpy(np.expm1(steps[1:] - 0.05)).to(device), torch.from_numpy(rules).to(device)
+    return np.stack([-s, w, w * s], 1)[..., None]
 
 
 def _of_mass_one(w: Array) -> Array:
@@ -70,14 +86,19 @@ def _of_mass_one(w: Array) -> Array:
     return w
 
 
-def _fine(kappa: float, a: float) -> tuple[Array, Array]:
-    """Points and masses that integrate smooth functions against a(1−s)^{a−1}, as far as e^{−κs} leaves anything."""
-    rate = kappa + max(a - 1, 0.0)
-    if rate <= _DECAY:
-        return _jacobi(a)
-    x, w = _jacobi(1.0)
-    reach = _DECAY / rate
-    return reach * x, reach * w * a * (1 - reach * x) ** (a - 1)
+def _fine(kappa: float, a: float, written: int) -> tuple[Array, Array]:
+    """Points and masses that integrate smooth functions against π, as far as e^{−κs} leaves anything."""
+    rate, decay = kappa + max(a - 1, 0.0), _DECAY + _FURTHER * (written - 1)
+    if rate <= decay:
+        x, mass = _jacobi(a)
+    else:
+        x, w = _jacobi(1.0)
+        reach = decay / rate
+        x, mass = reach * x, reach * w * a * (1 - reach * x) ** (a - 1)
+    if written == 1:
+        return x, mass
+    scale = math.lgamma(a + written) - math.lgamma(a + 1) - math.lgamma(written)  # of 1 / (a B(a, k))
+    return x, mass * np.exp((written - 1) * np.log(x) + scale)
 
 
 @cache

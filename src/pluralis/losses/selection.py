@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ def selection(
     a: float = 1.0,
     unlabelled: str = "skip",
     reduction: str = "mean",
+    several: bool | None = None,
 ) -> Tensor:
     """−log P(written labels | image), the labels being independent given the image and written as `mechanism` says.
 
@@ -48,8 +50,9 @@ def selection(
     p − r on U, p − 1 on O and p on A (Fisher's identity): no graph goes through the integral.
 
     mechanism="one": one of the m present labels was picked, any equally likely. Since 1/m = ∫₀¹ t^{m−1} dt, π is
-    uniform and there is no parameter. Several written labels: the last of them was picked from what the others left.
-    `a` gives π = Beta(a, 1): a → 0 counts unknown labels as absent, a → ∞ ignores them.
+    uniform and there is no parameter. Of several written labels, k, any k of the m were picked with the same chance:
+    1/binom(m, k) = k ∫₀¹ t^{m−k} (1−t)^{k−1} dt, π = Beta(1, k); more than 32 count as 32. `a` gives π = Beta(a, k):
+    a → 0 counts unknown labels as absent, a → ∞ ignores them.
     mechanism="rate": each present label was written with the chance `rate` = ρ, a number or [C]; t = 1 − ρ, so that
     the integral is a plain product (Elkan and Noto, KDD 2008). ρ = 1 is `an`, ρ = 0 leaves the known labels alone.
     The constant Σ_O log ρ is left out.
@@ -57,11 +60,14 @@ def selection(
     somebody looked and wrote nothing; then nothing is present ("one"), or nothing was kept ("rate": the formula as it
     is; right where rows come out empty by chance). Its verified absent labels count either way.
 
+    several: whether some rows have more than one written label, if that is known: a GPU is waited for to see it.
+
     The mean runs over N·C, "none" gives one loss a row, [N].
 
     The relative error of each row's loss, of each entry of its derivative and of the posterior is under 1e-6 for up to
-    10,000 classes and a ≥ 0.1, whatever Σp is, and in float64 under 1e-11; that of a loss near 0 is under 1e-11 as it
-    is. It is each entry's own, not that of the largest: what is smaller than 1e-37 has no digits in float32.
+    10,000 classes and a ≥ 0.1, whatever Σp is, and in float64 under 1e-11, or 2e-7 where more than five labels are
+    written; that of a loss near 0 is under 1e-11 as it is. It is each entry's own, not that of the largest: what is
+    smaller than 1e-37 has no digits in float32.
 
     >>> z = torch.zeros(1, 3)                       # P = 1/2·(1/4·1 + 1/2·1/2 + 1/4·1/3) = 7/24
     >>> selection(z, torch.tensor([[1, 0, 0]]), reduction="sum").neg().exp()
@@ -69,7 +75,8 @@ def selection(
     >>> selection(z, torch.tensor([[1, 0, 0]]), "rate", rate=0.5, reduction="sum").neg().exp()    # 1/2·(3/4)²
     tensor(0.2812)
     """
-    return rowwise(_kernel(logits, mechanism, rate, a, unlabelled, posterior=False), logits, labels, reduction)
+    kernel = _kernel(logits, mechanism, rate, a, unlabelled, posterior=False, several=several)
+    return rowwise(kernel, logits, labels, reduction)
 
 
 def selection_posterior(
@@ -166,8 +173,11 @@ class Selection(Loss):
         self.rate_log_odds = nn.Parameter(torch.zeros(0 if by_class else 1)) if learned else None
         self.tally = RateTally(len(self.rate_log_odds)) if self.rate_log_odds is not None else None
         self.start_rate = 0.5 if learned else 1.0
+        self.several: bool | None = None  # whether a row has more than one written label; None for not known
 
     def _start(self, labels: Labels) -> None:
+        rows, _, values = labels.entries()
+        self.several = bool((np.bincount(rows[values > 0], minlength=1) > 1).any())
         if self.rate == "class":
             self._make_room(len(labels.classes))
 
@@ -206,7 +216,7 @@ class Selection(Loss):
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         if self.rate_log_odds is None:
-            return selection(logits, labels, **self.how_written())
+            return selection(logits, labels, **self.how_written(), several=self.several)
         classes = logits.shape[-1]
         if len(self.rate_log_odds) not in (1, classes):
             raise RecipeError(
@@ -256,9 +266,17 @@ def check_writing(owner: str, mechanism: str, rate: Rate | None, a: float, class
     return rate.detach()
 
 
-def _kernel(logits: Tensor, mechanism: str, rate: Rate | None, a: float, unlabelled: str, posterior: bool) -> RowKernel:
+def _kernel(
+    logits: Tensor,
+    mechanism: str,
+    rate: Rate | None,
+    a: float,
+    unlabelled: str,
+    posterior: bool,
+    several: bool | None = None,
+) -> RowKernel:
     absent = choice(_OWNER, "unlabelled", unlabelled, UNLABELLED) == "absent"
     found = check_writing(_OWNER, mechanism, rate, a, logits.shape[-1] if logits.dim() else 1)
     if found is None:
-        return (one_posterior if posterior else one_likelihood)(float(a), absent)
+        return (one_posterior if posterior else one_likelihood)(float(a), absent, several)
     return (rate_posterior if posterior else rate_likelihood)(found, absent)

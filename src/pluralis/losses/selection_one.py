@@ -1,4 +1,4 @@
-"""The selection likelihood where one of the present labels was picked: an integral for each row."""
+"""The selection likelihood where one or some of the present labels were picked: an integral for each row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pluralis.losses.fused import fusible, one_rows
 from pluralis.losses.kernels import softplus
-from pluralis.losses.quadrature import gauss_rules
+from pluralis.losses.quadrature import MOST_WRITTEN, gauss_rules
 from pluralis.losses.rowwise import RowKernel, Rows
 
 # Entries × nodes that are worked on at a time: as many as PyTorch leaves to one thread where it has several, what fits
@@ -30,15 +30,21 @@ def roles(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return minus, known, torch.gt(largest, known, out=torch.empty_like(z))
 
 
-def one_likelihood(a: float, absent: bool) -> RowKernel:
-    """−log of the chance of the written labels, and as its derivative p − r, p − 1 or p."""
+def one_likelihood(a: float, absent: bool, several: bool | None = None) -> RowKernel:
+    """−log of the chance of the written labels, and as its derivative p − r, p − 1 or p.
+
+    `several`: whether a row may have more than one written label; None to look, for which a GPU is waited for.
+    """
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
-        if a >= 1 and fusible(z):
-            return *one_rows(z, y, _nodes(z), a, absent, slope), None
+        written = _written(y, several)
+        if written is None and a >= 1 and fusible(z):
+            return *one_rows(z, y, _nodes(z, a), a, absent, slope), None
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
-        integral, mean = _integrate(_chances(z, p, hidden, a), a, "s" if slope else "")
+        integral, mean = _integrate(
+            _chances(z, p, hidden, a, written), _nodes(z, a, written), a, "s" if slope else "", written
+        )
         wrong = torch.sub(minus, hidden, out=hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
         loss = softplus(wrong).mul_(known).sum(1, keepdim=True).sub(integral.log())[:, 0]
         if mean is None:
@@ -49,13 +55,14 @@ def one_likelihood(a: float, absent: bool) -> RowKernel:
     return kernel
 
 
-def one_posterior(a: float, absent: bool) -> RowKernel:
+def one_posterior(a: float, absent: bool, several: bool | None = None) -> RowKernel:
     """Gives the chances of being present in the place of the derivative."""
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid()
-        integral, mean = _integrate(_chances(z, p * hidden, hidden, a), a, "t")
+        written = _written(y, several)
+        integral, mean = _integrate(_chances(z, p * hidden, hidden, a, written), _nodes(z, a, written), a, "t", written)
         assert mean is not None
         mean = mean.clamp_(max=1).to(p.dtype)  # rounding aside, t ≤ 1 − p (1−t): no r above p
         unseen = 1 - known - hidden  # in rows at which nobody looked
@@ -74,28 +81,41 @@ def _parts(z: Tensor, y: Tensor, absent: bool) -> tuple[Tensor, Tensor, Tensor]:
     return minus, known, hidden
 
 
-def _chances(z: Tensor, p: Tensor, hidden: Tensor, a: float) -> Tensor:
-    """p, for a < 1 in float64: π then has much of its mass near s = 1, where 1 − ps needs the digits of 1 − p."""
-    return p if a >= 1 else z.double().sigmoid().mul_(hidden)
+def _chances(z: Tensor, p: Tensor, hidden: Tensor, a: float, written: Tensor | None) -> Tensor:
+    """p; in float64 where π may have much of its mass near s = 1, where 1 − ps needs the digits of 1 − p."""
+    return p if a >= 1 and written is None else z.double().sigmoid().mul_(hidden)
 
 
-def _nodes(p: Tensor) -> int:
-    """Nodes for relative errors of loss, derivative and posterior under 1e-6 and 1e-12; why so few: `quadrature`.
+def _written(y: Tensor, several: bool | None) -> Tensor | None:
+    """[b] how many labels are written in each row; None where none has more than one."""
+    if several is None and not torch.compiler.is_compiling():
+        several = bool((y.gt(0).sum(1) > 1).any())
+    return None if several is False else y.gt(0).sum(1)
+
+
+def _nodes(z: Tensor, a: float, written: Tensor | None = None) -> int:
+    """Nodes for the errors that `selection` promises; `quadrature` says why so few are enough.
 
     The derivative needs the most of them. With 6 the loss keeps its six digits, but the derivative of a label that is
-    there for certain is wrong by up to 2e-5 beside a few others.
+    there for certain is wrong by up to 2e-5 beside a few others. Of several written labels, or for a < 1, more of it
+    lies away from 0, where it is less like e^{−κs}: twice as many.
     """
-    return 16 if p.dtype == torch.float64 else 8
+    return 8 if a >= 1 and written is None and z.dtype != torch.float64 else 16
 
 
-def _integrate(p: Tensor, a: float, moment: str) -> tuple[Tensor, Tensor | None]:
+def _integrate(p: Tensor, nodes: int, a: float, moment: str, written: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """[b, 1] in float64 I = ∫₀¹ Π_j (1 − p_j s) dπ(s), s = 1 − t, and [b, C] the mean of s/(1 − p_j s) under it.
 
-    p: [b, C], 0 for labels that have no part in it. `moment` "t" takes (1−s)/(1 − p_j s) instead, "" nothing. A few
-    nodes at a time: no tensor is larger than `TOGETHER` or one row. The products of many factors near 1 need float64;
-    the mean, a sum of few positive terms, does not.
+    p: [b, C], 0 for labels that have no part in it. `written` [b] is how many labels were picked in each row, one
+    everywhere if it is None. `moment` "t" takes (1−s)/(1 − p_j s) instead, "" nothing. A few nodes at a time: no tensor
+    is larger than `TOGETHER` or one row. The products of many factors near 1 need float64; the mean, a sum of few
+    positive terms, does not.
     """
-    minus_s, w, ws = gauss_rules(p.sum(1, dtype=torch.float64), _nodes(p), a)
+    kappa = p.sum(1, dtype=torch.float64)
+    if written is not None:  # the slope of −log Π about where Π s^{k−1} is largest, instead of that at 0
+        place = written.clamp(1, MOST_WRITTEN) / (written.clamp(1, MOST_WRITTEN) + kappa)
+        kappa = p.div(1 - p * place.to(p.dtype)[:, None]).sum(1, dtype=torch.float64)
+    minus_s, w, ws = gauss_rules(kappa, nodes, a, written)
     # Plain products: the integral is at least 1/(1 + Σp/a), so a node where they underflow has no part in it.
     product = _joined([_factors(p, part).prod(2, keepdim=True) for part in _parted(minus_s, p)])
     integral = (product * w).sum(1)
