@@ -27,7 +27,7 @@ from pluralis.calibration import (
     likelihood_words,
     rate_given,
 )
-from pluralis.conditional_calibration import most_likely
+from pluralis.conditional_calibration import given_something, most_likely
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import DataError
@@ -339,3 +339,19 @@ def test_examples() -> None:
         found = doctest.testmod(module)
         assert found.attempted
         assert not found.failed
+
+
+def test_given_as_many_as_are_written_the_chances_of_all_choices_add_up_to_one() -> None:
+    """Of k written labels: over all sets of k, given that as many are present; and the derivative by differences."""
+    z = torch.tensor([[0.3, -1.2, 2.0, -0.4, 0.9]], dtype=torch.float64)
+    for k in (1, 2, 3, 4):
+        sets = list(itertools.combinations(range(5), k))
+        labels = torch.zeros(len(sets), 5, dtype=torch.int8)
+        for row, chosen in enumerate(sets):
+            labels[row, list(chosen)] = 1
+        nll, slope = given_something(z.expand(len(sets), 5), labels)
+        assert float(nll.neg().exp().sum()) == pytest.approx(1, rel=1e-9)
+        step = 1e-5 * torch.eye(5, dtype=torch.float64)
+        for j in range(5):
+            ahead, behind = (given_something((z + sign * step[j]).expand(len(sets), 5), labels)[0] for sign in (1, -1))
+            torch.testing.assert_close((ahead - behind) / 2e-5, slope[:, j].double(), rtol=1e-5, atol=1e-7)

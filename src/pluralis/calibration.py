@@ -17,7 +17,7 @@ from pluralis.losses.selection_one import one_likelihood
 from pluralis.method import Method
 from pluralis.written_rates import chances_by_rates, fit_rates, rate_error
 
-PICKED = "one of the present labels was picked"
+PICKED = "one of the present labels was picked"  # or as many as are written
 AT_A_RATE = "each present label was written at the method's rate"
 AT_RATES = "present and absent labels were each written at a rate of their own"
 ALL_WRITTEN = 0.98  # a rate of present labels from which on hardly any can be missing
@@ -104,6 +104,8 @@ def likelihood_words(labels: Tensor, how: Mapping[str, Any] | None = None) -> st
     'present and absent labels were each written at a rate of their own'
     """
     partial = labels[(labels == 0).any(1)]
+    if not how or how.get("unlabelled") != "absent":
+        partial = partial[(partial != 0).any(1)]  # rows without any label say nothing
     at_a_rate = how is not None and how.get("mechanism") == "rate"
     if how and at_a_rate and "learned" not in how:
         return AT_A_RATE

@@ -23,12 +23,13 @@ BOUNDS = [(-6.0, 6.0), (-50.0, 50.0)]
 
 
 def given_something(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """[N] −log P(written labels | image, some label is present), a sum over classes, and its derivative [N, C].
+    """[N] −log P(written labels | image, as many labels are present), a sum over classes, and its derivative [N, C].
 
-    `selection_nll` + log(1 − Π_j (1 − p_j)) over the labels that are not verified absent, for rows that have a written
-    and an unknown label. Only images with a label have one to show, but the model's labels are independent, so that
-    it also expects images without any; a likelihood that never hears of these makes up for it by a p that is too high,
-    the more so the less sure p is. Rows of which every label is known keep their plain likelihood.
+    `selection_nll` + log P(m ≥ k), for rows that have k written labels and an unknown one; m is the number of present
+    ones among those that are not verified absent, for k = 1 P = 1 − Π_j (1 − p_j). Only images with a label have one to
+    show, but the model's labels are independent, so that it also expects images without any; a likelihood that never
+    hears of these makes up for it by a p that is too high, the more so the less sure p is. Rows of which every label is
+    known keep their plain likelihood.
 
     >>> given_something(torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))[0].exp()          # 1/P = 24/7, times 7/8
     tensor([3.0000], dtype=torch.float64)
@@ -38,8 +39,31 @@ def given_something(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     possible = shown & (labels >= 0)
     wide = logits.double()
     nothing = F.softplus(wide).mul_(possible).sum(1, keepdim=True).clamp_(min=1e-300)  # −log Π (1 − p)
-    nll = nll + torch.expm1(-nothing).neg_().log_().mul_(shown)[:, 0]
-    return nll, slope + wide.sigmoid().mul_(possible).div_(torch.expm1(nothing)).to(slope.dtype)
+    several = (shown & ((labels > 0).sum(1, keepdim=True) > 1))[:, 0]
+    chance = torch.expm1(-nothing).neg_().log_().mul_(shown)[:, 0]
+    pull = wide.sigmoid().mul_(possible).div_(torch.expm1(nothing))
+    if bool(several.any()):
+        chance[several], pull[several] = _as_many(wide[several], labels[several])
+    return nll + chance, slope + pull.to(slope.dtype)
+
+
+def _as_many(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """[N] the log of the chance that as many labels are present as are written, or more, and its derivative [N, C].
+
+    One class after the other: at least j are present if j − 1 were before and this one is, or if j were. Only sums of
+    positive terms, so that small chances keep their digits.
+    """
+    with torch.enable_grad():
+        z = logits.detach().requires_grad_()
+        chances = z.sigmoid() * (labels >= 0)
+        written = (labels > 0).sum(1)
+        at_least = z.new_zeros(len(z), int(written.max()))  # of 1, 2, …
+        for p in chances.split(1, 1):
+            before = torch.cat([torch.ones_like(p), at_least[:, :-1]], 1)
+            at_least = at_least * (1 - p) + before * p
+        found = at_least.gather(1, written[:, None] - 1)[:, 0].clamp(min=1e-300).log()
+        (pull,) = torch.autograd.grad(found.sum(), z)
+    return found.detach(), pull
 
 
 def most_likely(z: Tensor, y: Tensor, likelihood: Likelihood, every: bool = False) -> tuple[Floats, float]:

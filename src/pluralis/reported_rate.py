@@ -25,7 +25,8 @@ class ReportedRate:
         >>> ReportedRate(0.25, 0.031, True).words()
         'present labels are written at a rate of 0.25 ± 0.031, by held-out rows'
         """
-        found = f"present labels are written at a rate of {self.rate:.2f} ± {self.error:.2g}"
+        error = f" ± {self.error:.2g}" if math.isfinite(self.error) else ""
+        found = f"present labels are written at a rate of {self.rate:.2f}{error}"
         empty = "; too high where rows came out empty by chance, since those are left out" if self.skipped else ""
         if self.held_out:
             return f"{found}, by held-out rows{empty}"

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis.conditional_calibration import BOUNDS, PRIOR, Floats, bootstrap, telling
+from pluralis.errors import DataError
 
 _NEVER = -60.0  # log-odds of a rate that is 0: finite, so that 0·log ρ is 0
 _RATE_BOUND = 12.0  # log-odds between which rates are sought
@@ -65,15 +66,19 @@ def fit_rates(z: Tensor, y: Tensor, rate: float | Tensor | None = None, every: b
     `rate` of present labels, a number or [C], where it is known; absent labels have the rate 0 where none is verified
     in a row with unknown ones. A weak prior keeps a handful of rows from running away: log a, b and the difference of
     the rates' log-odds are normal around 0, with deviations 1, 3 and 3; the log-odds of ρ₊ alone, where ρ₋ is 0, with
-    1.5. It is then what the share of written labels comes to where a class is there beyond doubt: few rows, or a model
-    that is never sure, leave it open.
-    z: logits [N, C]; y: labels [N, C]. Rows
-    without any label say nothing and are left out, unless somebody looked at `every` row.
+    1.5: that rate is the share of written labels where a class is there beyond doubt, which few rows, or a model that
+    is never sure, leave open. z: logits [N, C]; y: labels [N, C]. Rows without any label say nothing and are left out,
+    unless somebody looked at `every` row.
     """
     from scipy.optimize import minimize
 
     z, y = telling(z, y, every)
     partial = y[(y == 0).any(1)]
+    if rate is None and not len(partial):
+        raise DataError(
+            "every label of the rows that have any is known, so they say nothing of the rate at which labels are"
+            " written: give the rate, or hold out rows with unknown labels"
+        )
     verified = bool((partial < 0).any())
     known = _log_odds(torch.tensor(float((partial != 0).double().mean()) if partial.numel() else 0.5))
     given = None if rate is None else _log_odds(torch.as_tensor(rate, dtype=z.dtype).cpu())
@@ -158,7 +163,8 @@ def rate_error(rate: float, z: Tensor, y: Tensor, every: bool = False) -> float:
     z, y = telling(z, y, every)
     rng, size = np.random.default_rng(0), min(len(z), _MOST)
     samples = (torch.from_numpy(rng.integers(len(z), size=size)) for _ in range(_REFITS))
-    found = [fit_rates(z[rows], y[rows], every=True).rates[0] for rows in samples if bool((y[rows] != 0).any())]
+    telling_it = (rows for rows in samples if bool((y[rows] != 0).any() and (y[rows] == 0).any()))
+    found = [fit_rates(z[rows], y[rows], every=True).rates[0] for rows in telling_it]
     if not found:
         return math.nan
     return float(np.sqrt(np.mean(np.square(np.array(found) - rate)) * size / len(z)))

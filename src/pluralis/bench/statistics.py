@@ -57,8 +57,8 @@ def paired_difference(
 
     Runs that share a draw of the labels are not independent of each other: from two draws on d is the mean of a draw's
     pairs and n the number of draws. Where all draws have as many seeds, this is the exact test of a nested design,
-    whatever draws and seeds have of the spread. Of one draw n is the number of pairs, and the interval holds for it
-    alone.
+    whatever draws and seeds within them have of the spread; an effect of a seed that all draws share stays in it. Of
+    one draw n is the number of pairs, and the interval holds for it alone.
 
     >>> paired_difference({(1200, 0): 3.0, (1200, 1): 4.0}, {(1200, 0): 1.0, (1200, 1): 2.0})
     Difference(count=2, mean=2.0, low=None, high=None, p=None, draws=1)

@@ -216,7 +216,10 @@ class Selection(Loss):
 
     def forward(self, logits: Tensor, labels: Tensor, epoch: int = 0, epochs: int = 1) -> Tensor:
         if self.rate_log_odds is None:
-            return selection(logits, labels, **self.how_written(), several=self.several)
+            several = self.several
+            if several is False and logits.is_cpu and not torch.compiler.is_compiling():
+                several = None  # other labels than those of `start` may come, and a CPU need not wait to see it
+            return selection(logits, labels, **self.how_written(), several=several)
         classes = logits.shape[-1]
         if len(self.rate_log_odds) not in (1, classes):
             raise RecipeError(

@@ -116,7 +116,7 @@ def _integrate(p: Tensor, nodes: int, a: float, moment: str, written: Tensor | N
         place = written.clamp(1, MOST_WRITTEN) / (written.clamp(1, MOST_WRITTEN) + kappa)
         kappa = p.div(1 - p * place.to(p.dtype)[:, None]).sum(1, dtype=torch.float64)
     minus_s, w, ws = gauss_rules(kappa, nodes, a, written)
-    # Plain products: the integral is at least 1/(1 + Σp/a), so a node where they underflow has no part in it.
+    # Plain products: the integral is at least that of e^{−κs}, some κ^−32, so a node where they underflow has no part.
     product = _joined([_factors(p, part).prod(2, keepdim=True) for part in _parted(minus_s, p)])
     integral = (product * w).sum(1)
     if not moment:
