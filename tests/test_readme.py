@@ -43,7 +43,7 @@ def test_the_python_example_trains() -> None:
 LOG_ODDS = math.log(1.5 / 3.5)
 
 
-@pytest.mark.parametrize(("name", "start"), [("bce", LOG_ODDS), ("gr", 0.0), ("em", 0.0), ("nnpu", 0.0)])
+@pytest.mark.parametrize(("name", "start"), [("selection", LOG_ODDS), ("gr", 0.0), ("em", 0.0), ("nnpu", 0.0)])
 def test_the_python_example_takes_the_losses_that_it_names(name: str, start: float) -> None:
     """Each with the bias that suits it: the log-odds of one written label in four rows, or zero."""
     assert f'"{name}"' in README
