@@ -94,7 +94,7 @@ def test_the_reference_has_the_closed_form_of_several_picks() -> None:
 @pytest.mark.parametrize("a", [1.0, 2.5, 30.0, 0.4, 0.1])
 @pytest.mark.parametrize("name", HARD)
 def test_digits(name: str, a: float, written: int) -> None:
-    rows = HARD[name] if written == 1 else HARD[name][::3]
+    rows = HARD[name] if written == 1 else HARD[name][::5]
     for row in rows:
         exact = reference(row.double().numpy(), a, min(written, 32))  # more count as so many
         for dtype, rtol in ((torch.float32, 1e-6), (torch.float64, 1e-11 if written <= 5 else 2e-7)):
