@@ -149,7 +149,7 @@ class Counts:
         return [
             self._right_if(),
             "Where the model is weak labels are counted wrongly, too low or too high. If one picked label is assumed,"
-            " so they are where people wrote down more than one, and where labels were verified to be absent.",
+            " so they are where those who see more write more, and where labels were verified to be absent.",
             "Classes that the model cannot tell apart are counted wrongly, too low or too high: the single labels of"
             " 'either' and of 'both' look alike. The two numbers of the calibration are shared by all classes: single"
             " classes are far less sure than the total.",

@@ -69,7 +69,7 @@ def source_part(part: DataPart) -> str:
 def code_hash() -> str:
     """Of the package's modules, apart from those that only run benches and show results."""
     root = Path(pluralis.__file__).parent
-    return _digest([[str(path), _sha256(root / path)] for path in deciding_modules(root)])[:16]
+    return _digest([[str(path), file_sha256(root / path)] for path in deciding_modules(root)])[:16]
 
 
 def deciding_modules(root: Path) -> list[Path]:
@@ -104,10 +104,10 @@ def _weights(backbone: str, path: Path) -> str:
 @cache
 def _file_hash(path: Path, size: int, changed: int) -> str:
     """Of a file that has this size and time of change: hundreds of runs ask for the same one."""
-    return _sha256(path)
+    return file_sha256(path)
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +90,7 @@ def has_digits(store: Store) -> bool:
     """Whether the weights of the embedded scale are there, and whole."""
     path = digits_file(store.out)
     checksum = path.with_suffix(".sha256")
-    return path.exists() and checksum.exists() and _sha256(path) == checksum.read_text()
+    return path.exists() and checksum.exists() and identity.file_sha256(path) == checksum.read_text()
 
 
 def _make_digits(store: Store) -> None:
@@ -104,11 +103,7 @@ def _make_digits(store: Store) -> None:
         if has_digits(store):
             return
         path.unlink(missing_ok=True)
-        write_file(checksum, _sha256(pretrain(store.out, DemoSize())).encode())
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+        write_file(checksum, identity.file_sha256(pretrain(store.out, DemoSize())).encode())
 
 
 def _origin(run: Run) -> dict[str, Any]:

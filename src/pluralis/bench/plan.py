@@ -141,7 +141,7 @@ class Plan:
         each = self.spec.seeds_a_draw or len(seeds)
         for place, seed in enumerate(seeds):
             for draw in range(max(len(self.spec.draws), 1)):
-                if (place - draw) % len(seeds) < each:
+                if (place - draw) % len(seeds) < each:  # draw 0 has the first seeds, draw 1 begins one later, …
                     yield self._run(row, column, seed, draw, values, line)
 
     def _run(
