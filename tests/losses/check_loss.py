@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import LabelError, RecipeError
-from pluralis.losses import pointwise, rowwise, selection_one
+from pluralis.losses import pointwise, selection_one
 
 HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -217,14 +217,9 @@ def _blocks_make_no_difference(spec: Spec) -> None:
     for options in spec.reductions:
         whole, whole_slope = gradient(spec.loss, logits, labels, **options)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pointwise, "ENTRIES_PER_BLOCK", 30)
-            patch.setattr(pointwise, "ENTRIES_SHARED", 40)
-            patch.setattr(rowwise, "ENTRIES_PER_BLOCK", 30)
             patch.setattr(selection_one, "TOGETHER", 100)
-            patch.setattr(selection_one, "TOGETHER_ALONE", 100)
-            for few in (0, 1000):  # the ways of many threads and of few
-                patch.setattr(pointwise, "FEW_THREADS", few)
-                patch.setattr(rowwise, "FEW_THREADS", few)
+            for entries in (15, 40):  # of a thread, of which there are at least two
+                patch.setattr(pointwise, "ENTRIES_A_THREAD", entries)
                 parts, parts_slope = gradient(spec.loss, logits, labels, **options)
                 torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-16)
                 torch.testing.assert_close(parts_slope, whole_slope, rtol=1e-13, atol=1e-16)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import LabelError, RecipeError
+from pluralis.losses import pointwise
 from pluralis.losses.pu import MIN_TAU, adaptive_temperature, mixup, variational
 from tests.losses.check_loss import Spec, check_loss, example, gradient
 
@@ -309,6 +310,18 @@ def test_mixup_gradient(form: str) -> None:
     assert torch.autograd.gradcheck(lambda z, m: mixup(z, labels, m, pairs, 0.3, form), inputs)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_blocks_of_classes_make_no_difference(monkeypatch: pytest.MonkeyPatch, reduction: str) -> None:
+    logits, labels = few(classes=7)
+    tau = torch.linspace(0.3, 1, 7, dtype=torch.float64)
+    options: dict[str, Any] = {"gamma": 0.5, "tau": tau, "absent": "cross-entropy", "reduction": reduction}
+    whole = gradient(variational, logits, labels, **options)
+    single = variational(logits, labels, **options | {"tau": torch.tensor(0.5)})
+    monkeypatch.setattr(pointwise, "ENTRIES_A_THREAD", 5)  # of a thread, of which there are two: two columns at a time
+    torch.testing.assert_close(gradient(variational, logits, labels, **options), whole, rtol=1e-13, atol=1e-16)
+    torch.testing.assert_close(variational(logits, labels, **options | {"tau": torch.tensor(0.5)}), single)
+
+
 def test_inputs_stay_and_shapes_are_checked() -> None:
     logits, labels = few()
     before, given = logits.clone(), labels.clone()
@@ -318,6 +331,8 @@ def test_inputs_stay_and_shapes_are_checked() -> None:
     assert torch.equal(labels, given)
     with pytest.raises(LabelError, match="shape"):
         variational(logits, labels[:3])
+    with pytest.raises(LabelError, match=r"\[N, C\]"):
+        variational(logits[0], labels[0])
 
 
 @pytest.mark.slow

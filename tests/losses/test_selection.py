@@ -13,7 +13,7 @@ import torch
 
 import pluralis
 from pluralis.errors import LabelError, RecipeError
-from pluralis.losses import functional, rowwise, selection_one
+from pluralis.losses import functional, pointwise, selection_one
 from pluralis.losses.selection import selection, selection_nll, selection_posterior
 
 
@@ -259,9 +259,8 @@ def test_blocks_make_no_difference(monkeypatch):
     z = torch.randn(9, 5, generator=g, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(-1, 2, (9, 5), generator=g)
     whole = *selection_nll(z, labels), selection_posterior(z, labels), selection_posterior(z, labels, "rate", rate=0.2)
-    monkeypatch.setattr(rowwise, "ENTRIES_PER_BLOCK", 10)
+    monkeypatch.setattr(pointwise, "ENTRIES_A_THREAD", 5)
     monkeypatch.setattr(selection_one, "TOGETHER", 50)
-    monkeypatch.setattr(selection_one, "TOGETHER_ALONE", 50)
     parts = *selection_nll(z, labels), selection_posterior(z, labels), selection_posterior(z, labels, "rate", rate=0.2)
     torch.testing.assert_close(parts, whole, rtol=1e-13, atol=1e-15)
     assert not whole[0].requires_grad

@@ -9,7 +9,6 @@ multiplication.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -24,14 +23,17 @@ present, < 0 verified absent, 0 unknown). It must not write to `z` or `y`, and g
 
 REDUCTIONS = ("mean", "sum", "none")
 
-# Below 32,768 entries PyTorch runs an operation in the calling thread, and the temporaries of a kernel stay in the
-# cache of one core. Two threads then do best with a block each: they meet once for each loss instead of once for each
-# operation, which on a busy machine is the greater part of the time. More would queue for the interpreter's lock; they
-# share the operations of larger blocks, though not so large that the allocator hands the temporaries of one kernel
-# back to the system before the next (seen from half a million entries on, at three times the cost).
-ENTRIES_PER_BLOCK = 32_000
-ENTRIES_SHARED = 264_000
-FEW_THREADS = 2
+# What a thread gets of a block: PyTorch shares an operation among threads from 32,768 entries on. Small enough that the
+# temporaries of a kernel stay in the caches, and that the allocator does not hand them back to the system after each.
+ENTRIES_A_THREAD = 33_000
+MOST_THREADS = 8
+
+
+def entries_per_block(logits: Tensor) -> int:
+    """How many entries a kernel works on at a time; compiled, or away from the CPU, all of them."""
+    if torch.compiler.is_compiling() or not logits.is_cpu:
+        return max(1, logits.numel())
+    return ENTRIES_A_THREAD * min(max(torch.get_num_threads(), 2), MOST_THREADS)
 
 
 def pointwise(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str = "mean", coded: bool = False) -> Tensor:
@@ -120,16 +122,14 @@ def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope:
     """Run the kernel block by block; the value in the dtype of the computation, the derivative in the logits'."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     logits, shape = logits.detach(), logits.shape
-    if torch.compiler.is_compiling() or logits.device.type != "cpu" or logits.numel() <= ENTRIES_PER_BLOCK:
+    entries = entries_per_block(logits)
+    if logits.numel() <= entries:
         loss, slopes = kernel(logits.to(dtype), labels, slope)
         return reduce(loss, reduction), None if slopes is None else slopes.to(logits.dtype)
 
     logits, labels = logits.reshape(-1), labels.reshape(-1)
     derivative = torch.empty_like(logits) if slope else None
     losses = torch.empty_like(logits, dtype=dtype) if reduction == "none" else None
-
-    workers = torch.get_num_threads()
-    entries = ENTRIES_PER_BLOCK if workers <= FEW_THREADS else ENTRIES_SHARED
 
     def block(start: int) -> Tensor:
         here = slice(start, start + entries)
@@ -140,12 +140,7 @@ def _walk(kernel: Kernel, logits: Tensor, labels: Tensor, reduction: str, slope:
             losses[here] = loss
         return loss.sum()
 
-    starts = range(0, len(logits), entries)
-    if 1 < workers <= FEW_THREADS:
-        with ThreadPoolExecutor(workers) as threads:
-            sums = list(threads.map(block, starts))
-    else:
-        sums = [block(start) for start in starts]
+    sums = [block(start) for start in range(0, len(logits), entries)]
     derivative = None if derivative is None else derivative.reshape(shape)
     if losses is not None:
         return losses.reshape(shape), derivative

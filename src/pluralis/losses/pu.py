@@ -93,6 +93,7 @@ def variational(
 def _variational(
     z: Tensor,
     y: Tensor,
+    here: slice,
     slope: bool,
     gamma: float,
     tau: float | Tensor,
@@ -102,7 +103,7 @@ def _variational(
     skip: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """L_c, and as its derivative σ(−s/τ)/τ · (p_c^γ · the share in the sum over U_c − 1/|P_c| on P_c)."""
-    tau = tau.to(z.dtype) if isinstance(tau, Tensor) else tau
+    tau = tau[here].to(z.dtype) if isinstance(tau, Tensor) and tau.dim() else tau
     x = z / tau
     present, log_p = where_present(z, y), log_sigmoid(x)
     count, outside = present.sum(0), None if inside else present

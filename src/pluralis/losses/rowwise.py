@@ -6,21 +6,19 @@ For likelihoods that tie the labels of an image together: a row has a loss, an e
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pluralis.losses.kernels import check_batch
-from pluralis.losses.pointwise import FEW_THREADS, only_once
+from pluralis.losses.pointwise import entries_per_block, only_once
 
 Rows = tuple[Tensor, Tensor | None, Tensor | None]
 RowKernel = Callable[[Tensor, Tensor, bool], Rows]
 """`kernel(z, y, slope) -> (loss [b], dloss_dz [b, C], dloss_dparameter [C])` of a block of rows z [b, C] in float32 or
 float64 and their labels y [b, C]; the last is None for a loss without a parameter, the last two if `slope` is false."""
 
-ENTRIES_PER_BLOCK = 16_000  # as in `pointwise`: in the cache, and below what PyTorch splits over threads
 ENTRIES_ON_DEVICE = 2**24  # hardly ever more than one block, since every launch counts; some 600 MB of temporaries
 
 
@@ -51,8 +49,7 @@ def rowwise(
 def walk_rows(kernel: RowKernel, logits: Tensor, labels: Tensor, slope: bool = True) -> Rows:
     """Run the kernel block by block, without a graph; the derivative by the logits has their dtype."""
     dtype, logits = torch.promote_types(logits.dtype, torch.float32), logits.detach()
-    on_cpu = logits.device.type == "cpu"
-    rows = max(1, (ENTRIES_PER_BLOCK if on_cpu else ENTRIES_ON_DEVICE) // max(1, logits.shape[1]))
+    rows = max(1, min(entries_per_block(logits), ENTRIES_ON_DEVICE) // max(1, logits.shape[1]))
     if torch.compiler.is_compiling() or len(logits) <= rows:
         loss, slopes, pull = kernel(logits.to(dtype), labels, slope)
         return loss, None if slopes is None else slopes.to(logits.dtype), pull
@@ -66,12 +63,7 @@ def walk_rows(kernel: RowKernel, logits: Tensor, labels: Tensor, slope: bool = T
             derivative[here] = slopes
         return loss, pull
 
-    starts = range(0, len(logits), rows)
-    if on_cpu and 1 < torch.get_num_threads() <= FEW_THREADS:
-        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            parts = list(threads.map(block, starts))
-    else:
-        parts = [block(start) for start in starts]
+    parts = [block(start) for start in range(0, len(logits), rows)]
     pulls = [pull for _, pull in parts if pull is not None]
     return torch.cat([loss for loss, _ in parts]), derivative, torch.stack(pulls).sum(0) if pulls else None
 

@@ -12,9 +12,9 @@ from pluralis.losses.kernels import softplus
 from pluralis.losses.quadrature import MOST_WRITTEN, gauss_rules
 from pluralis.losses.rowwise import RowKernel, Rows
 
-# Entries × nodes that are worked on at a time: as many as PyTorch leaves to one thread where it has several, what fits
-# in a core's cache where it has one. On a device every launch counts, and memory is plentiful.
-TOGETHER, TOGETHER_ALONE = 32_000, 64_000
+# Entries × nodes that a CPU works on at a time, as many as its caches hold; on a device every launch counts, and memory
+# is plentiful.
+TOGETHER = 528_000
 BYTES_ON_DEVICE = 2**29
 
 
@@ -135,7 +135,7 @@ def _parted(rules: Tensor, p: Tensor) -> Sequence[Tensor]:
     """[b, nodes, 1] in as few parts as the room allows, each of some nodes."""
     room = BYTES_ON_DEVICE // rules.element_size()
     if p.is_cpu and not torch.compiler.is_compiling():
-        room = TOGETHER_ALONE if torch.get_num_threads() == 1 else TOGETHER
+        room = TOGETHER
     nodes = rules.shape[1]
     parts = min(nodes, -(-p.numel() * nodes // room))
     return [rules] if parts <= 1 else rules.split(-(-nodes // parts), 1)
