@@ -60,6 +60,11 @@ def test_results_hold_what_tables_and_figures_need(done: tuple[Path, Path]) -> N
     assert page.count("<table>") == 2
 
 
+def test_results_do_not_say_where_files_lay(done: tuple[Path, Path]) -> None:
+    _, out = done
+    assert not [file.name for file in (out / "results").iterdir() if str(out.parent) in file.read_text()]
+
+
 def test_what_is_finished_is_not_repeated(done: tuple[Path, Path], tmp_path: Path) -> None:
     spec, out = copy(done, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()}
