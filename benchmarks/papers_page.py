@@ -1,4 +1,4 @@
-"""The measured figures of docs/papers.md, from docs/results/voc2012.json and the specs.
+"""The measured figures of docs/papers.md, from docs/results/voc2012.json, the specs, and the tables of benches.
 
     python -m benchmarks.papers_page
 
@@ -19,7 +19,7 @@ from benchmarks.voc2012 import PUBLISHED, _text
 from pluralis.bench.spec import Spec
 from pluralis.config import Recipe
 
-PAGE, RESULTS = Path("docs/papers.md"), Path("docs/results/voc2012.json")
+PAGE, RESULTS, BENCH = Path("docs/papers.md"), Path("docs/results/voc2012.json"), Path("docs/results/papers")
 NOT_RUN, NOT_HERE = "not run yet", "not in the package"
 _BLOCK = re.compile(r"(<!-- measured ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -105,10 +105,31 @@ def settings(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def small_scale() -> str:
+    """The tables that a bench left, and how many of their runs are there."""
+    lines = [_line("table", "runs"), "|---|--:|"]
+    for file in sorted(BENCH.glob("*/table.md"), key=lambda file: _numbers(file.parent.name)):
+        some = re.search(r"Not complete: (\d+ of \d+) runs", file.read_text(encoding="utf-8"))
+        name = f"[{file.parent.name}]({file.relative_to(PAGE.parent).as_posix()})"
+        lines.append(_line(name, some[1] if some else "all"))
+    return "\n".join(lines)
+
+
+def _numbers(name: str) -> list[str | int]:
+    """For an order in which table10 comes after table9.
+
+    >>> _numbers("pu-mlc-table10")
+    ['pu-mlc-table', 10, '']
+    """
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def block(name: str, rows: Rows) -> str:
     """A table of the page by its name."""
     if name in TABLES:
         return compared(TABLES[name], rows)
+    if name == "small-scale":
+        return small_scale()
     return {"pu-mlc-table1": shares, "published-or-fair": settings}[name](rows)
 
 

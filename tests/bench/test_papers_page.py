@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import doctest
 import re
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_the_page_is_as_the_results_are() -> None:
 
 def test_every_table_is_on_the_page() -> None:
     named = re.findall(r"<!-- measured ([\w-]+) -->", PAGE)
-    assert {*named} == {*TABLES, "pu-mlc-table1", "published-or-fair"}
+    assert {*named} == {*TABLES, "pu-mlc-table1", "published-or-fair", "small-scale"}
     assert len(named) == len(set(named)) == PAGE.count("<!-- end -->")
 
 
@@ -32,6 +33,19 @@ def test_no_figure_of_ours_stands_outside_of_the_tables() -> None:
     rows = load()
     ours = {papers_page._text(row["mAP"], 2) for row in rows.values() if row["mAP"]["sd"] is not None}
     assert not {text for text in ours if text in outside}
+
+
+def test_what_a_bench_has_made_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("b-table10", "none"), ("b-table9", "- Not complete: 3 of 12 runs are there.")):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "table.md").write_text(text)
+    monkeypatch.setattr(papers_page, "PAGE", tmp_path / "papers.md")
+    monkeypatch.setattr(papers_page, "BENCH", tmp_path / "results")
+    made = papers_page.small_scale().splitlines()[2:]
+    assert made == [
+        "| [b-table9](results/b-table9/table.md) | 3 of 12 |",
+        "| [b-table10](results/b-table10/table.md) | all |",
+    ]
 
 
 def test_a_table_by_hand() -> None:
