@@ -172,6 +172,7 @@ def measure(parts: dict[str, Rows], seed: int) -> dict[str, dict[str, Any]]:
         right = (truth > 0).sum(0)
         errors = [abs(count.expected - n) for count, n in zip(counts.classes, right, strict=True)]
         inside = [count.low <= n <= count.high for count, n in zip(counts.classes, right, strict=True)]
+        each = [[round(value, 1) for value in (count.expected, count.low, count.high)] for count in counts.classes]
         results[part] = {
             "seed": seed,
             "labels a row": [round(value, 4) for value in counts.per_image],
@@ -179,6 +180,7 @@ def measure(parts: dict[str, Rows], seed: int) -> dict[str, dict[str, Any]]:
             "covered": bool(counts.total.low <= right.sum() <= counts.total.high),
             "error by class": round(float(sum(errors) / right.sum()), 4),
             "classes covered": round(float(np.mean(inside)), 4),
+            "by class": [[*count, int(n)] for count, n in zip(each, right, strict=True)],  # expected, low, high, truth
             "calibration": [round(counts.calibration.a, 4), round(counts.calibration.b, 4)],
             "seconds": round(time.perf_counter() - start, 2),
         }

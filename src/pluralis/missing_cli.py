@@ -21,7 +21,9 @@ def relabel(
     images: Images = "",
     labels: LabelFile = "",
     format: Format = "",
-    min_probability: Annotated[float, typer.Option(min=0, max=1, help="Least chance of a label.")] = 0.5,
+    min_probability: Annotated[
+        float, typer.Option(min=0, max=1, help="Least chance of a label; 0 lists every unknown one.")
+    ] = 0.5,
     layout: Annotated[str, typer.Option(help="Of --out: long, or wide, a label file to fill in.")] = "long",
     learned: Annotated[bool, typer.Option("--learned", help="What the last stage of a `relabel` run learned.")] = False,
     force: Force = False,

@@ -132,17 +132,23 @@ def test_the_temperature_has_no_gradient_and_the_gradient_no_derivative() -> Non
         torch.autograd.grad(variational(z, labels), z, create_graph=True)
 
 
-def mean_of_classes(z: np.ndarray, y: np.ndarray, frozen: np.ndarray, skip: bool) -> np.ndarray:
+def mean_of_classes(
+    z: np.ndarray, y: np.ndarray, frozen: np.ndarray, gamma: float, tau: float, skip: bool
+) -> np.ndarray:
     """Skipped classes count: the sum over the classes is divided by how many there are."""
-    return reference(z, y, frozen, 0.0, np.ones(z.shape[1]), True, "unlabelled", 0.0, skip).sum() / z.shape[1]
+    taus = np.full(z.shape[1], tau)
+    return reference(z, y, frozen, gamma, taus, True, "unlabelled", 0.0, skip).sum() / z.shape[1]
 
 
 @pytest.mark.parametrize("no_positive", ["keep", "skip"])
-def test_variational_as_every_loss(no_positive: str) -> None:
-    # A positive alone among three rows at −1e4: 1 up by its own logarithm, a third of it down by that of the mean.
-    loss = partial(variational, no_positive=no_positive)
-    formula = partial(mean_of_classes, skip=no_positive == "skip")
-    check_loss(Spec("variational", loss, formula, whole=True, coupled=True, pull=-2.0))
+@pytest.mark.parametrize(("gamma", "tau", "pull"), [(0.0, 1.0, -2.0), (0.15, 2.0, -1.5)])
+def test_variational_as_every_loss(gamma: float, tau: float, pull: float, no_positive: str) -> None:
+    # A positive alone among three rows at −1e4: 1 up by its own logarithm, a third of it down by that of the mean, which
+    # a factor of p^γ = 0 takes away.
+    loss = partial(variational, gamma=gamma, tau=tau, no_positive=no_positive)
+    formula = partial(mean_of_classes, gamma=gamma, tau=tau, skip=no_positive == "skip")
+    spec = Spec("variational", loss, formula, whole=True, coupled=True, pull=pull, detached=gamma > 0)
+    check_loss(spec)
 
 
 def test_without_factor_and_temperature_it_is_vpu() -> None:
