@@ -321,11 +321,18 @@ def decoder_rows() -> Iterator[Row]:
     for rate, factor in ((1e-4, 1), (3e-5, 10), (1e-4, 3)):
         rates = ("model.head=label-decoder", f"train.lr={rate:g}", f"train.head_lr={factor}")
         rows: dict[str, tuple[str, ...]] = {"an": (), "lac": stages}
-        if factor != 3:
-            rows["lac without contrast"] = (*stages, "method.params.lambda_lac=0")
-            rows["lac without both"] = (*rows["lac without contrast"], "method.params.lambda_plc=0")
+        if factor != 3:  # without contrast there is one stage
+            plain, neither = (
+                ("method.params.lambda_lac=0",),
+                ("method.params.lambda_lac=0", "method.params.lambda_plc=0"),
+            )
+            rows |= {"lac without contrast": plain, "lac without both": neither}
+            rows |= {
+                f"{name}, 5 epochs": (*stages, *rows[name]) for name in ("lac without contrast", "lac without both")
+            }
         for name, settings in rows.items():
-            yield Row("decoder", f"{name}, lr {rate:g}, head ×{factor}", name.split()[0], (*rates, *settings), seeds=2)
+            place = f"{name}, lr {rate:g}, head ×{factor}"
+            yield Row("decoder", place, name.split()[0].strip(","), (*rates, *settings), seeds=2)
 
 
 class Bench:

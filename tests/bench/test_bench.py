@@ -11,16 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from pluralis.bench.perform import Job, perform
+from pluralis.bench.perform import Job, perform, shared_recipe
 from pluralis.bench.runner import State, work_off
 from pluralis.bench.worker import Answer, carry_out
 from pluralis.bench.workers import LocalWorker
+from pluralis.config import DataPart, ModelPart, Recipe
 from pluralis.data.scenes import make_scenes
 from pluralis.errors import Interrupted, WeightsError
 from pluralis.run import Hooks
@@ -63,6 +65,16 @@ def test_results_hold_what_tables_and_figures_need(done: tuple[Path, Path]) -> N
 def test_results_do_not_say_where_files_lay(done: tuple[Path, Path]) -> None:
     _, out = done
     assert not [file.name for file in (out / "results").iterdir() if str(out.parent) in file.read_text()]
+    data = DataPart(
+        images="/a/i", labels="/a/l", test={"images": "/a/t", "labels": "/a/u", "options": {"split": "val"}}
+    )
+    model = ModelPart(weights="/a/w.pth", head="semantic-graph", head_params={"word_vectors": "/a/g.txt", "steps": 2})
+    recipe = Recipe(data=data, model=model, run=replace(Recipe().run, features="/a/f", decoded="/a/d"))
+    shared = shared_recipe(recipe)
+    assert "/a" not in str(shared)
+    assert shared["data"]["test"] == {"options": {"split": "val"}}
+    assert shared["model"]["weights"] == "w.pth"
+    assert shared["model"]["head_params"] == {"word_vectors": "g.txt", "steps": 2}
 
 
 def test_what_is_finished_is_not_repeated(done: tuple[Path, Path], tmp_path: Path) -> None:

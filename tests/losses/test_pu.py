@@ -143,8 +143,8 @@ def mean_of_classes(
 @pytest.mark.parametrize("no_positive", ["keep", "skip"])
 @pytest.mark.parametrize(("gamma", "tau", "pull"), [(0.0, 1.0, -2.0), (0.15, 2.0, -1.5)])
 def test_variational_as_every_loss(gamma: float, tau: float, pull: float, no_positive: str) -> None:
-    # A positive alone among three rows at −1e4: 1 up by its own logarithm, a third of it down by that of the mean, which
-    # a factor of p^γ = 0 takes away.
+    # A positive alone among three rows at −1e4: 1 up by its own logarithm, a third of it down by that of the mean,
+    # which a factor of p^γ = 0 takes away.
     loss = partial(variational, gamma=gamma, tau=tau, no_positive=no_positive)
     formula = partial(mean_of_classes, gamma=gamma, tau=tau, skip=no_positive == "skip")
     spec = Spec("variational", loss, formula, whole=True, coupled=True, pull=pull, detached=gamma > 0)
@@ -316,16 +316,22 @@ def test_mixup_gradient(form: str) -> None:
     assert torch.autograd.gradcheck(lambda z, m: mixup(z, labels, m, pairs, 0.3, form), inputs)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_blocks_of_classes_make_no_difference(monkeypatch: pytest.MonkeyPatch, reduction: str) -> None:
+@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize("more", [{}, {"positives_in_u": False}, {"no_positive": "skip"}, {"reduction": "none"}])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_blocks_of_classes_make_no_difference(
+    monkeypatch: pytest.MonkeyPatch, variant: str, more: dict[str, Any], dtype: torch.dtype
+) -> None:
     logits, labels = few(classes=7)
-    tau = torch.linspace(0.3, 1, 7, dtype=torch.float64)
-    options: dict[str, Any] = {"gamma": 0.5, "tau": tau, "absent": "cross-entropy", "reduction": reduction}
-    whole = gradient(variational, logits, labels, **options)
-    single = variational(logits, labels, **options | {"tau": torch.tensor(0.5)})
+    logits = logits.to(dtype)
+    options: dict[str, Any] = {"gamma": 0.5, "absent": "cross-entropy", "variant": variant, **more}
+    taus = [torch.linspace(0.3, 1, 7), torch.tensor([0.5]), torch.tensor(0.5), 0.5]
+    whole = [gradient(variational, logits, labels, tau=tau, **options) for tau in taus]
     monkeypatch.setattr(pointwise, "ENTRIES_A_THREAD", 5)  # of a thread, of which there are two: two columns at a time
-    torch.testing.assert_close(gradient(variational, logits, labels, **options), whole, rtol=1e-13, atol=1e-16)
-    torch.testing.assert_close(variational(logits, labels, **options | {"tau": torch.tensor(0.5)}), single)
+    for tau, expected in zip(taus, whole, strict=True):
+        torch.testing.assert_close(gradient(variational, logits, labels, tau=tau, **options), expected)
+        torch.testing.assert_close(variational(logits, labels, tau=tau, **options), expected[0])
+    assert torch.equal(whole[1][0], whole[3][0])
 
 
 def test_inputs_stay_and_shapes_are_checked() -> None:

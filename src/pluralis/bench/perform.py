@@ -65,7 +65,9 @@ def perform(job: Job, hooks: Hooks | None = None) -> str:
             trained = train(run.recipe, folder, hooks, views=run.views)
         except NonFiniteLoss as error:  # it would do so every time: that is what the run gave
             (hooks or Hooks()).say(f"diverged: {error}")
-            store.write(run.key, {**_origin(run), **_DIVERGED, "recipe": _shared(run.recipe), "failure": str(error)})
+            store.write(
+                run.key, {**_origin(run), **_DIVERGED, "recipe": shared_recipe(run.recipe), "failure": str(error)}
+            )
             remove(folder)
             return "done"
         store.write(run.key, {**_origin(run), **_figures(run, trained, folder)})
@@ -125,11 +127,15 @@ def _origin(run: Run) -> dict[str, Any]:
     }
 
 
-def _shared(recipe: Recipe) -> dict[str, Any]:
+def shared_recipe(recipe: Recipe) -> dict[str, Any]:
     """Without where files lie: whoever reads a result, here or elsewhere, says that anew (`store.placed`)."""
     test = {key: value for key, value in recipe.data.test.items() if key not in ("images", "labels")}
     data = replace(recipe.data, images="", labels="", test=test)
-    return replace(recipe, data=data, run=replace(recipe.run, features="", decoded="")).to_dict()
+    params = dict(recipe.model.head_params)
+    if params.get("word_vectors"):
+        params["word_vectors"] = Path(params["word_vectors"]).name
+    model = replace(recipe.model, weights=Path(recipe.model.weights).name, head_params=params)
+    return replace(recipe, data=data, model=model, run=replace(recipe.run, features="", decoded="")).to_dict()
 
 
 _DIVERGED: dict[str, Any] = {"classes": [], "history": [], "chosen": 0, "rule": "", "test": {}, "per class AP": {}}
@@ -139,7 +145,7 @@ _DIVERGED |= {"seconds": 0.0, "device": ""}
 def _figures(run: Run, trained: TrainedRun, folder: Path) -> dict[str, Any]:
     device = next(trained.method.parameters()).device
     return {
-        "recipe": _shared(trained.recipe),
+        "recipe": shared_recipe(trained.recipe),
         "classes": list(trained.classes),
         "history": trained.history,
         "chosen": trained.chosen,

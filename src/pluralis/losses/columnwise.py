@@ -49,7 +49,7 @@ def wide(logits: Tensor) -> Tensor:
 def _walk(kernel: ColumnKernel, logits: Tensor, labels: Tensor, slope: bool) -> Columns:
     """Run the kernel block by block, without a graph."""
     logits, (rows, classes) = logits.detach(), logits.shape
-    columns = max(1, 4 * entries_per_block(logits) // rows)  # more than of whole rows, since these are short pieces
+    columns = max(1, 4 * entries_per_block(logits) // rows)  # wide: each row of a block is a short piece of memory
     if torch.compiler.is_compiling() or columns >= classes:
         return kernel(wide(logits), labels, slice(0, classes), slope)
 

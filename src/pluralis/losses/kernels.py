@@ -4,8 +4,8 @@ All formulas are evaluated from the smaller of p and 1−p, σ(−|z|), which ne
 −log p = max(−z, 0) − log1p(−σ(−|z|)), and −log(1−p) is the same of −z.
 
 A kernel keeps to operations that PyTorch vectorises itself (sigmoid, log1p, log2, exp2, elu, arithmetic): exp, log,
-expm1, tanh and logsigmoid bring a thread team of their own along, even for a small block, and comparisons and `where`
-are several times slower than arithmetic with a sign.
+expm1, tanh and logsigmoid bring a thread team of their own along, even for a small batch, where it costs more than it
+gains, and comparisons and `where` are several times slower than arithmetic with a sign.
 """
 
 from __future__ import annotations

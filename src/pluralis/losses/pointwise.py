@@ -23,8 +23,9 @@ present, < 0 verified absent, 0 unknown). It must not write to `z` or `y`, and g
 
 REDUCTIONS = ("mean", "sum", "none")
 
-# What a thread gets of a block: PyTorch shares an operation among threads from 32,768 entries on. Small enough that the
-# temporaries of a kernel stay in the caches, and that the allocator does not hand them back to the system after each.
+# What each of several threads gets of a block: PyTorch shares an operation among threads from 32,768 entries on. In
+# trials with one and two threads a block of two such parts was the best, for its temporaries stay in the caches and the
+# allocator keeps them; with four times as many it hands them back to the system after each block.
 ENTRIES_A_THREAD = 33_000
 MOST_THREADS = 8
 

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pluralis.losses.columnwise import columnwise, wide
-from pluralis.losses.kernels import log_sigmoid, where_present
-from pluralis.losses.pointwise import check_inputs, reduce
+from pluralis.losses.kernels import check_batch, log_sigmoid, where_present
+from pluralis.losses.pointwise import reduce
 from pluralis.params import choice
 
 ABSENT = ("unlabelled", "cross-entropy")
@@ -81,7 +81,7 @@ def variational(
     kernel = partial(
         _variational,
         gamma=gamma,
-        tau=tau.detach() if isinstance(tau, Tensor) else tau,
+        tau=tau.detach().expand(logits.shape[-1:]) if isinstance(tau, Tensor) else tau,
         inside=positives_in_u,
         absent=absent == "cross-entropy",
         released=variant == "released",
@@ -103,7 +103,7 @@ def _variational(
     skip: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """L_c, and as its derivative σ(−s/τ)/τ · (p_c^γ · the share in the sum over U_c − 1/|P_c| on P_c)."""
-    tau = tau[here].to(z.dtype) if isinstance(tau, Tensor) and tau.dim() else tau
+    tau = tau[here].to(z.dtype) if isinstance(tau, Tensor) else tau
     x = z / tau
     present, log_p = where_present(z, y), log_sigmoid(x)
     count, outside = present.sum(0), None if inside else present
@@ -158,7 +158,7 @@ def mixup(
     >>> mixup(z, y, torch.tensor([[-1.0]]), pairs, mu=0.5)                    # log σ(−1) on both sides
     tensor(0.)
     """
-    check_inputs(logits, labels, reduction)
+    check_batch(logits, labels, reduction)
     released = variant == "released"
     z, (first, second) = wide(logits), pairs
     if form == "logits":

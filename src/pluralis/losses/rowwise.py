@@ -49,7 +49,8 @@ def rowwise(
 def walk_rows(kernel: RowKernel, logits: Tensor, labels: Tensor, slope: bool = True) -> Rows:
     """Run the kernel block by block, without a graph; the derivative by the logits has their dtype."""
     dtype, logits = torch.promote_types(logits.dtype, torch.float32), logits.detach()
-    rows = max(1, min(entries_per_block(logits), ENTRIES_ON_DEVICE) // max(1, logits.shape[1]))
+    entries = entries_per_block(logits) if logits.is_cpu else ENTRIES_ON_DEVICE
+    rows = max(1, entries // max(1, logits.shape[1]))
     if torch.compiler.is_compiling() or len(logits) <= rows:
         loss, slopes, pull = kernel(logits.to(dtype), labels, slope)
         return loss, None if slopes is None else slopes.to(logits.dtype), pull

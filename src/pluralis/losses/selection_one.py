@@ -12,8 +12,8 @@ from pluralis.losses.kernels import softplus
 from pluralis.losses.quadrature import MOST_WRITTEN, gauss_rules
 from pluralis.losses.rowwise import RowKernel, Rows
 
-# Entries × nodes that a CPU works on at a time, as many as its caches hold; on a device every launch counts, and memory
-# is plentiful.
+# Entries × nodes that a CPU works on at a time: all nodes of a block with two threads, a few with more. On a device
+# every launch counts, and memory is plentiful.
 TOGETHER = 528_000
 BYTES_ON_DEVICE = 2**29
 
@@ -108,7 +108,7 @@ def _integrate(p: Tensor, nodes: int, a: float, moment: str, written: Tensor | N
 
     p: [b, C], 0 for labels that have no part in it. `written` [b] is how many labels were picked in each row, one
     everywhere if it is None. `moment` "t" takes (1−s)/(1 − p_j s) instead, "" nothing. A few nodes at a time: no tensor
-    is larger than `TOGETHER` or one row. The products of many factors near 1 need float64; the mean, a sum of few
+    is much larger than `TOGETHER` or one row. The products of many factors near 1 need float64; the mean, a sum of few
     positive terms, does not.
     """
     kappa = p.sum(1, dtype=torch.float64)
