@@ -250,7 +250,7 @@ def large_rows() -> Iterator[Row]:
 
 def draw_rows() -> Iterator[Row]:
     draw = ("data.protocol_seed=1201",)
-    for name in ("relabel", "gr", "pu-mlc", "em-apl", "an", "cls"):
+    for name in ("relabel", "gr", "pu-mlc", "em-apl", "an", "cls", "em", "selection"):
         yield Row("draw", f"{name}, lse", name, (*SYSTEMS[name], *LSE, *draw), views=True)
     yield Row("draw", "lac, label-decoder", "lac", (*LAC, *draw), views=True)
 
@@ -281,9 +281,10 @@ def share_rows() -> Iterator[Row]:
 
 def pick_rows() -> Iterator[Row]:
     for pick in ("pick-area", "pick-largest", "pick-rarest"):
-        for name in ("an", "em-apl", "gr", "pu-mlc", "cls", "selection", "relabel"):
+        for name in ("an", "em", "em-apl", "gr", "pu-mlc", "cls", "selection", "relabel"):
             settings = (*SYSTEMS[name], *LSE, f"data.protocol={pick}")
             yield Row("picks", f"{name}, {pick}", name, settings, seeds=1)
+        yield Row("picks", f"lac, {pick}", "lac", (*LAC, f"data.protocol={pick}"), seeds=1)
 
 
 CSRA, STRONG = "model.head=csra", "method.params.student=strong"
