@@ -323,17 +323,11 @@ def decoder_rows() -> Iterator[Row]:
         rates = ("model.head=label-decoder", f"train.lr={rate:g}", f"train.head_lr={factor}")
         rows: dict[str, tuple[str, ...]] = {"an": (), "lac": stages}
         if factor != 3:  # without contrast there is one stage
-            plain, neither = (
-                ("method.params.lambda_lac=0",),
-                ("method.params.lambda_lac=0", "method.params.lambda_plc=0"),
-            )
-            rows |= {"lac without contrast": plain, "lac without both": neither}
-            rows |= {
-                f"{name}, 5 epochs": (*stages, *rows[name]) for name in ("lac without contrast", "lac without both")
-            }
+            plain = ("method.params.lambda_lac=0",)
+            less = {"lac without contrast": plain, "lac without both": (*plain, "method.params.lambda_plc=0")}
+            rows |= less | {f"{name}, 5 epochs": (*stages, *settings) for name, settings in less.items()}
         for name, settings in rows.items():
-            place = f"{name}, lr {rate:g}, head ×{factor}"
-            yield Row("decoder", place, name.split()[0].strip(","), (*rates, *settings), seeds=2)
+            yield Row("decoder", f"{name}, lr {rate:g}, head ×{factor}", name.split()[0], (*rates, *settings), seeds=2)
 
 
 class Bench:

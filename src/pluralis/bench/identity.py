@@ -31,10 +31,8 @@ def run_key(recipe: Recipe, views: list[str], data: str) -> str:
 
 def decides(recipe: Recipe) -> dict[str, Any]:
     """What of a recipe decides a result or what is kept of it: no paths, devices, workers or caches."""
-    values = recipe.to_dict()
+    values = replace(recipe, data=placeless(recipe.data)).to_dict()
     data, model, run = values["data"], values["model"], values["run"]
-    data |= {"images": "", "labels": ""}
-    data["test"] = {key: value for key, value in data["test"].items() if key not in ("images", "labels")}
     data["protocol_seed"] = recipe.data.draw_seed if data["protocol"] in DRAWN else 0
     if model["weights"] not in ("", "imagenet", DIGITS):
         model |= {"weights": _weights(model["backbone"], Path(model["weights"])), "sha256": ""}
@@ -42,6 +40,12 @@ def decides(recipe: Recipe) -> dict[str, Any]:
     more = {"watch_rules": True} if run["watch_rules"] else {}  # without it the keys are those from before it was there
     values["run"] = {**kept, **more, "features": run["cache"] == "features"}
     return values
+
+
+def placeless(part: DataPart) -> DataPart:
+    """The same without where its files lie."""
+    test = {key: value for key, value in part.test.items() if key not in ("images", "labels")}
+    return replace(part, images="", labels="", test=test)
 
 
 def data_hash(part: DataPart) -> str:

@@ -129,13 +129,12 @@ def _origin(run: Run) -> dict[str, Any]:
 
 def shared_recipe(recipe: Recipe) -> dict[str, Any]:
     """Without where files lie: whoever reads a result, here or elsewhere, says that anew (`store.placed`)."""
-    test = {key: value for key, value in recipe.data.test.items() if key not in ("images", "labels")}
-    data = replace(recipe.data, images="", labels="", test=test)
     params = dict(recipe.model.head_params)
     if params.get("word_vectors"):
         params["word_vectors"] = Path(params["word_vectors"]).name
     model = replace(recipe.model, weights=Path(recipe.model.weights).name, head_params=params)
-    return replace(recipe, data=data, model=model, run=replace(recipe.run, features="", decoded="")).to_dict()
+    run = replace(recipe.run, features="", decoded="")
+    return replace(recipe, data=identity.placeless(recipe.data), model=model, run=run).to_dict()
 
 
 _DIVERGED: dict[str, Any] = {"classes": [], "history": [], "chosen": 0, "rule": "", "test": {}, "per class AP": {}}
