@@ -7,6 +7,7 @@ Each table of the page that has figures stands between `<!-- measured NAME -->` 
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Mapping
@@ -33,25 +34,45 @@ class Compared:
 
     spec: str
     column: str
+    small: str  # the column at the small scale
     base: str = "an"  # row that the others are compared with
     rows: Mapping[str, str] = field(default_factory=dict)
     more: tuple[str, ...] = ()  # rows that nobody published
-    only: tuple[str, ...] = ()  # rows of the spec; () = all
+    without: tuple[str, ...] = ()  # rows of the spec that this column has not
 
 
-DECODER = {"an": "comparators: an, label-decoder head", "lac": "fair: lac"}
+@dataclass(frozen=True)
+class Grid:
+    """A table of several columns at the small scale, ours / published where a paper has the figure."""
+
+    spec: str
+    published: str = "{}"  # the published column of one of ours
+
+
+_DECODER_ROWS = {
+    **dict.fromkeys(("wan", "epr", "an-ls", "role", "em", "em-apl"), ""),
+    "an": "decoder: an, lr 0.0001, head ×1",
+    "lac": "decoder: lac, lr 0.0001, head ×1",
+    "pseudo-labels": "decoder: lac without contrast, lr 0.0001, head ×1",
+}
 TABLES = {
-    "em-table1": Compared("em-table1", "VOC"),
-    "gr-table2": Compared("gr-table2", "VOC", more=("gr, head from log-odds", "splc, hill")),
-    "gr-table3": Compared("gr-table3", "VOC"),
-    "lac-table2-decoder": Compared("lac-table2", "VOC decoder", rows=DECODER, only=("an", "lac")),
-    "lac-table2-linear": Compared(
-        "lac-table2",
-        "VOC linear",
-        rows={"role": "comparators: role, linear start"},
-        only=("wan", "epr", "an", "an-ls", "role", "em", "em-apl"),
+    "em-table1": Compared("em-table1", "VOC", "VOC"),
+    "gr-table2": Compared("gr-table2", "VOC", "VOC", more=("gr, head from log-odds", "splc, hill")),
+    "gr-table3": Compared("gr-table3", "VOC", "VOC"),
+    "lac-table2-decoder": Compared(
+        "lac-table2", "VOC decoder", "VOC decoder", rows=_DECODER_ROWS, without=("EN + CL", "EN + SCL")
     ),
-    "cls-table2": Compared("cls-table2", "VOC one label", base="asl", more=("decoupling",)),
+    "lac-table2-linear": Compared(
+        "lac-table2", "VOC linear", "VOC linear", rows={"role": "comparators: role, linear start"}, without=("lac",)
+    ),
+    "lac-table3": Compared("lac-table3", "VOC", "VOC", rows=_DECODER_ROWS),
+    "cls-table2": Compared("cls-table2", "VOC one label", "one label", base="asl", more=("decoupling",)),
+}
+GRIDS = {
+    "cls-table2-shares": Grid("cls-table2", "VOC {}"),
+    "pu-mlc-table1-small": Grid("pu-mlc-table1", "VOC {}"),
+    **{name: Grid(name) for name in (f"pu-mlc-table{number}" for number in (4, 6, 8, 10, 11))},
+    "published-or-fair-rules": Grid("published-or-fair"),
 }
 SHARES, SHOWN = (10, 50, 90), ("an", "bce", "pu-mlc")
 
@@ -61,29 +82,71 @@ def load(file: Path = RESULTS) -> Rows:
 
 
 def compared(table: Compared, rows: Rows) -> str:
-    """Ours beside the published ones, each with its difference to the base: of ours over the seeds of both."""
-    spec = Spec.load(Path(f"papers/{table.spec}.toml"))
+    """Ours beside the published ones, each with its difference to the base: at 256 px over the seeds of both."""
+    spec, small = _spec(table.spec), measured_small(table.spec)
     printed = next(one for one in spec.published if (one.metric or spec.metric) == "mAP")
     base, own = printed.value(table.base, table.column), _found(table, table.base, rows)
-    lines = [f"| row | published | to `{table.base}` | measured | to `{table.base}` |", "|---|--:|--:|--:|--:|"]
+    small_base = small[table.base, table.small]
+    to = f"to `{table.base}`"
+    lines = [_line("row", "published", to, "256 px", to, "160 px", to), "|---|--:|--:|--:|--:|--:|--:|"]
     for row in spec.rows:
-        if table.only and row.name not in table.only:
+        if row.name in table.without:
             continue
         value, mine = printed.value(row.name, table.column), _found(table, row.name, rows)
         text = printed.values.get(row.name, {}).get(table.column, "") if value else ""
         gap = _signed(value[0] - base[0]) if value and base and row.name != table.base else ""
-        measured = figure(mine) if mine else NOT_HERE if row.seeds == 0 else NOT_RUN
-        lines.append(_line(_marked(row.name, row.method), str(text), gap, measured, _gap(mine, own)))
+        none = NOT_HERE if row.seeds == 0 else NOT_RUN
+        second = small.get((row.name, table.small))
+        cells = [figure(mine) if mine else none, _gap(mine, own)]
+        if second:
+            height = second["mAP"]["mean"] - small_base["mAP"]["mean"]
+            cells += [figure(second), "" if row.name == table.base else _signed(height)]
+        else:
+            cells += [none, ""]
+        lines.append(_line(_marked(row.name, row.method), str(text), gap, *cells))
     for name in table.more:
         mine = _found(table, name, rows)
         assert mine is not None
-        lines.append(_line(_marked(name, mine["method"]), "", "", figure(mine), _gap(mine, own)))
+        lines.append(_line(_marked(name, mine["method"]), "", "", figure(mine), _gap(mine, own), "", ""))
     return "\n".join(lines)
+
+
+def grid(table: Grid) -> str:
+    """Each row that was run at the small scale: ours / published."""
+    spec, small = _spec(table.spec), measured_small(table.spec)
+    columns = list(dict.fromkeys(column for _, column in small))
+    printed = [one for one in spec.published if (one.metric or spec.metric) == spec.metric]
+    lines = [_line("row", *columns), "|---|" + "--:|" * len(columns)]
+    for row in spec.rows:
+        cells = []
+        for column in columns:
+            mine, named = small.get((row.name, column)), table.published.format(column)
+            theirs = [f"{value[0]:.1f}" for one in printed if (value := one.value(row.name, named))]
+            cells.append(" / ".join([*([figure(mine)] if mine else []), *theirs[:1]]))
+        if any((row.name, column) in small for column in columns):
+            lines.append(_line(_marked(row.name, row.method), *cells))
+    return "\n".join(lines)
+
+
+def measured_small(spec: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """What a bench has of a spec's mAP, by row and column, in the form of `Rows`."""
+    title = f"{_spec(spec).title}: mAP"
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    with (BENCH / spec / "table.csv").open(encoding="utf-8", newline="") as file:
+        for cell in csv.DictReader(file):
+            if cell["table"] != title or " published [" in cell["column"]:
+                continue
+            row = found.setdefault((cell["row"], cell["column"]), {"mAP": {"mean": None, "sd": None}, "seeds": 0})
+            if cell["figure"] == "runs":
+                row["seeds"] = int(cell["value"])
+            else:
+                row["mAP"][cell["figure"]] = float(cell["value"])
+    return found
 
 
 def shares(rows: Rows) -> str:
     """PU-MLC, Table 1: shares of known labels."""
-    spec = Spec.load(Path("papers/pu-mlc-table1.toml"))
+    spec = _spec("pu-mlc-table1")
     printed = next(one for one in spec.published if "pu-mlc" in one.values)
     lines = [_line("row", *(f"{share} %" for share in SHARES)), "|---|--:|--:|--:|"]
     for method in SHOWN:
@@ -115,6 +178,10 @@ def small_scale() -> str:
     return "\n".join(lines)
 
 
+def _spec(name: str) -> Spec:
+    return Spec.load(Path(f"papers/{name}.toml"), "small")
+
+
 def _numbers(name: str) -> list[str | int]:
     """For an order in which table10 comes after table9.
 
@@ -128,6 +195,8 @@ def block(name: str, rows: Rows) -> str:
     """A table of the page by its name."""
     if name in TABLES:
         return compared(TABLES[name], rows)
+    if name in GRIDS:
+        return grid(GRIDS[name])
     if name == "small-scale":
         return small_scale()
     return {"pu-mlc-table1": shares, "published-or-fair": settings}[name](rows)
@@ -148,7 +217,7 @@ def figure(row: Mapping[str, Any]) -> str:
 
 
 def _found(table: Compared, name: str, rows: Rows) -> Mapping[str, Any] | None:
-    places = (table.rows[name],) if name in table.rows else (f"fair: {name}", f"comparators: {name}")
+    places: tuple[str, ...] = (table.rows[name],) if name in table.rows else (f"fair: {name}", f"comparators: {name}")
     return next((rows[place] for place in places if place in rows), None)
 
 

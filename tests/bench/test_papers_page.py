@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import doctest
+import json
 import re
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
 from benchmarks import papers_page
-from benchmarks.papers_page import TABLES, block, load, written
+from benchmarks.papers_page import GRIDS, TABLES, block, load, written
 
 PAGE = papers_page.PAGE.read_text(encoding="utf-8")
 
@@ -22,7 +24,7 @@ def test_the_page_is_as_the_results_are() -> None:
 
 def test_every_table_is_on_the_page() -> None:
     named = re.findall(r"<!-- measured ([\w-]+) -->", PAGE)
-    assert {*named} == {*TABLES, "pu-mlc-table1", "published-or-fair", "small-scale"}
+    assert {*named} == {*TABLES, *GRIDS, "pu-mlc-table1", "published-or-fair", "small-scale"}
     assert len(named) == len(set(named)) == PAGE.count("<!-- end -->")
 
 
@@ -62,12 +64,29 @@ def test_a_table_by_hand() -> None:
     assert float(cells[4].replace("−", "-")) == pytest.approx(gain, abs=0.051)
 
 
+def test_the_small_scale_by_hand() -> None:
+    """The figures of 160 px are means over the stored runs."""
+
+    def runs(row: str, column: str) -> list[float]:
+        found = (json.loads(file.read_text())["body"] for file in papers_page.BENCH.glob("results/*.json"))
+        return [run["test"]["mAP"] for run in found if (run["spec row"], run["column"]) == (row, column)]
+
+    k, v = runs("k", "VOC"), runs("v", "VOC")
+    lines = {line.split("|")[1].strip(): line for line in block("gr-table3", load()).splitlines()}
+    assert f"| {fmean(k):.2f} ± {stdev(k):.2f}" in lines["k"]
+    both = float(lines["k"].split("|")[-2].replace("−", "-")) - float(lines["v"].split("|")[-2].replace("−", "-"))
+    assert both == pytest.approx(fmean(k) - fmean(v), abs=0.11)
+    ten = runs("frozen", "10 %")
+    assert f"| frozen | {fmean(ten):.2f} ± {stdev(ten):.2f}" in block("pu-mlc-table11", load())
+    assert block("pu-mlc-table11", load()).splitlines()[-1].split("|")[2].endswith(" / 75.7 ")  # as published
+
+
 def test_other_results_make_another_page() -> None:
     rows = copy.deepcopy(dict(load()))
     rows["comparators: jocor"]["mAP"]["mean"] += 0.01  # type: ignore[index]
     assert written(PAGE, rows) != PAGE
     del rows["comparators: jocor"]
-    assert "| `jocor` | 86.3 | +0.5 | not run yet |  |" in written(PAGE, rows)
+    assert "| `jocor` | 86.3 | +0.5 | not run yet |  | " in written(PAGE, rows)
 
 
 def test_examples() -> None:
