@@ -17,6 +17,7 @@ Groups of runs, in this order:
     ideas        options of our default and of its head, one seed, and all labels with the same head
     start        heads from the other bias: pooled class maps and `gr` from log-odds, others with mean pooling from zero
     decoder      what of LAC is its head, its rates and its two terms
+    kept-…       fair, default, large, draw or mean, with the statistics of the batch norms kept as they are
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -42,6 +43,7 @@ import time
 import traceback
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -94,7 +96,7 @@ class Row:
         # The defaults when the first runs were made.
         plain["data"] |= {"size": 256, "protocol_seed": 1200}
         plain["model"]["head"] = "linear"
-        plain["train"]["epochs"] = 10
+        plain["train"] |= {"epochs": 10, "freeze_bn": False}
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
         own, deep = method_class(self.method).start_bias, method_class(self.method).deep_start_bias
         start, maps = loaded.method.start_bias, loaded.model.head in ("lse", "csra")
@@ -317,6 +319,12 @@ def start_rows() -> Iterator[Row]:
             yield Row("start", f"{name}, {head}, from {bias}", _method(name), settings, views=True)
 
 
+def kept_rows(rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+    for row in rows():
+        settings = (*row.settings, "train.freeze_bn=true")
+        yield dataclasses.replace(row, group=f"kept-{row.group}", settings=settings)
+
+
 def decoder_rows() -> Iterator[Row]:
     stages = ("train.epochs=5", "method.params.warmup=5")
     for rate, factor in ((1e-4, 1), (3e-5, 10), (1e-4, 3)):
@@ -359,6 +367,8 @@ class Bench:
             "start": start_rows,
             "decoder": decoder_rows,
         }
+        for name in ("fair", "default", "large", "draw", "mean"):
+            made[f"kept-{name}"] = partial(kept_rows, made[name])
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]
 

@@ -58,8 +58,31 @@ def test_lac_trains_at_a_lower_rate_if_nothing_is_said_of_rates_and_head(values:
     assert settle(recipe, PIXELS)[0] == recipe
 
 
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({}, True),
+        ({"method.name": "gr"}, True),
+        ({"model.weights": ""}, False),
+        ({"train.freeze": -1}, None),  # nothing of it trains
+        ({"run.cache": "features"}, None),
+        ({"train.freeze_bn": False}, False),
+        ({"train.freeze_bn": True, "model.weights": ""}, True),
+    ],
+)
+def test_norms_keep_their_statistics_if_the_backbone_was_trained_before(
+    values: dict[str, object], kept: bool | None
+) -> None:
+    recipe, said = settle(Recipe().with_settings([], values), PIXELS)
+    assert recipe.train.freeze_bn is kept
+    chosen = bool(kept) and "train.freeze_bn" not in values
+    assert [line.split(":")[0] for line in said if "freeze_bn" in line] == ["freeze_bn true"] * chosen
+
+
 def test_what_is_named_stays_and_nothing_is_said() -> None:
-    named = {"method.name": "an", "model.head": "csra", "data.size": 64, "train.epochs": 3}
+    named = {
+        "method.name": "an", "model.head": "csra", "data.size": 64, "train.epochs": 3, "train.freeze_bn": False,
+    }  # fmt: skip
     recipe = Recipe().with_settings([], named)
     assert settle(recipe, PIXELS) == (recipe, [])
 
@@ -87,7 +110,8 @@ def test_size_follows_the_shorter_side_of_half_of_the_pictures(
         Image.new("RGB", side).save(path)
     recipe, said = settle(Recipe(), ImageFiles(paths))
     assert recipe.data.size == size
-    assert [line.split(":")[0] for line in said][:4] == ["method relabel", "head lse", f"size {size}", "epochs 100"]
+    chosen = ["method relabel", "head lse", "freeze_bn true", f"size {size}", "epochs 100"]
+    assert [line.split(":")[0] for line in said][:5] == chosen
 
 
 def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Path) -> None:
@@ -106,9 +130,9 @@ def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Pa
     assert again.recipe == first.recipe
     assert open_recipe.data.protocol_seed is None
     assert first.recipe.data.protocol_seed == 1200  # the folder tells it, whatever the default may become
-    assert replace(first.recipe, **{part: getattr(open_recipe, part) for part in ("data", "method", "model")}) == (
-        open_recipe
-    )
+    assert first.recipe.train == replace(open_recipe.train, freeze_bn=False)
+    parts = ("data", "method", "model", "train")
+    assert replace(first.recipe, **{part: getattr(open_recipe, part) for part in parts}) == open_recipe
 
 
 SMALL = {

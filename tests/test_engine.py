@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pluralis.checkpoint import Snapshot, Store, state_hash
@@ -15,7 +16,9 @@ from pluralis.errors import CheckpointError, DataError, Interrupted, NonFiniteLo
 from pluralis.evaluate import predict
 from pluralis.labels import Labels
 from pluralis.losses import create_loss
-from pluralis.method import Batch, Clock, LossMethod, Method, PredictTrain
+from pluralis.method import Batch, Clock, LossMethod, Method, PredictTrain, Setup
+from pluralis.methods import create_method
+from pluralis.models import create_model
 from tests.toys import TwoStages, loss_method, plan, scenes, stopped_at
 
 
@@ -32,6 +35,40 @@ def test_a_plan_that_leaves_the_epochs_open_goes_by_the_rows() -> None:
     method = LossMethod(nn.Linear(48, 2), create_loss("an"))
     result = fit(method, data, plan(epochs=0, batch_size=1, augment="none"))
     assert len(result.history) == 13  # 624 steps
+
+
+@pytest.mark.parametrize("name", ["an", "cls", "relabel"])
+@pytest.mark.parametrize(
+    ("weights", "stated", "kept"), [(True, None, True), (False, None, False), (True, False, False), (False, True, True)]
+)
+def test_norms_of_a_backbone_that_was_trained_before_keep_their_statistics(
+    tmp_path: Path, name: str, weights: bool, stated: bool | None, kept: bool
+) -> None:
+    """In every network and stage of a method; scales and shifts learn all the same."""
+    save_file(create_model("tiny", 10).backbone.state_dict(), tmp_path / "w.safetensors")
+    file, data = str(tmp_path / "w.safetensors") if weights else None, scenes(40)
+    method = create_method(name, Setup(lambda: create_model("tiny", 10, weights=file), 10, data.labels))
+
+    def backbones() -> dict[str, Tensor]:
+        nets = dict(method.networks())
+        return {f"{i}.{key}": value.clone() for i in nets for key, value in nets[i].backbone.state_dict().items()}
+
+    before = backbones()
+    fit(method, data, plan(epochs=1, augment="none", freeze_bn=stated))
+    same = {key for key, value in backbones().items() if torch.equal(value, before[key])}
+    statistics = {key for key in before if key.endswith(("running_mean", "running_var"))}
+    assert statistics
+    assert same >= statistics if kept else not same & statistics
+    assert not same & {key for key in before if key.endswith("bn1.weight")}
+
+
+def test_norms_of_a_backbone_of_ones_own_stay_if_it_says_that_it_was_trained() -> None:
+    for pretrained in (False, True):
+        net = create_model("tiny", 10)
+        net.backbone.pretrained = pretrained
+        before = net.backbone.get_submodule("bn1").running_mean.clone()  # type: ignore[union-attr, operator]
+        fit(LossMethod(net, create_loss("an")), scenes(40), plan(epochs=1, augment="none"))
+        assert torch.equal(before, net.backbone.get_submodule("bn1").running_mean) == pretrained  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 5, 6, 9, 13, 17])

@@ -172,7 +172,8 @@ def test_without_time_the_first_candidate_runs_and_the_rest_is_named(recipe: Rec
 
 
 def test_a_named_method_is_tuned_as_it_is(features: Path, tmp_path: Path) -> None:
-    named = toy(features, **{"method.name": "an", "method.params": {}, "model.head": "lse", "select.rule": "clean"})
+    said = {"method.name": "an", "method.params": {}, "model.head": "lse", "select.rule": "clean"}
+    named = toy(features, **said, **{"train.freeze_bn": False})
     seen = Seen()
     tuned = tune(named, tmp_path / "run", 0, seen.hooks())
     assert seen.started() == ["frozen", PLAIN]  # this head needs maps, so the first result is that of the recipe

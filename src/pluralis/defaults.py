@@ -1,4 +1,4 @@
-"""What a recipe leaves open, decided from the plan and the pictures: method, head, rate, size, epochs."""
+"""What a recipe leaves open, decided from the plan and the pictures: method, head, norms, rate, size, epochs."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
 
     method  `relabel`; where the backbone does not train, `selection`: there is no second network to teach
     head    `lse` for `relabel` on a backbone that trains, `label-decoder` for `lac`, `linear` otherwise
+    norms   of a backbone that trains keep their statistics (`freeze_bn`) if it was trained before
     lr      of `lac` with the head that is chosen here: 3e-5 in the place of the usual 1e-4
     size    320 where half of the pictures are that large, 256 otherwise
     epochs  10, and more where they are few steps (`Stage.for_rows`)
@@ -56,6 +57,11 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
                 f"lr {DECODER_LR:g}: at {Stage.lr:g} this head, which has {Stage.head_lr:g} times that, may diverge;"
                 f' set model.head = "{head}" to train at {Stage.lr:g} all the same'
             )
+    if recipe.train.freeze_bn is None and not frozen:
+        keep = recipe.train.keep_norms(bool(recipe.model.weights))
+        recipe = replace(recipe, train=replace(recipe.train, freeze_bn=keep))
+        if keep:
+            said.append("freeze_bn true: the backbone starts from weights, and batch norms keep their statistics")
     if recipe.data.size == 0:
         side = _usual_side(images)
         size = LARGE if side >= LARGE else USUAL

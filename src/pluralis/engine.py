@@ -199,7 +199,8 @@ class _Run:
         if snapshot is None:
             self.best, self.best_score = {}, None
         for _, net in self.method.networks():
-            net.freeze("all" if stage.freeze < 0 else stage.freeze, batch_norm=stage.freeze_bn)
+            norms = stage.keep_norms(net.backbone.pretrained)
+            net.freeze("all" if stage.freeze < 0 else stage.freeze, batch_norm=norms)
         self.optimizer = create_optimizer(self.method, stage)
         self.ema = EMA(self.method, stage.ema, self.method.memory) if stage.ema else None
         saved = snapshot.tensors if snapshot else {}

@@ -191,7 +191,7 @@ class Method(nn.Module):
     def _check_headless(self, stage: Stage) -> None:
         """What a stage asks of backbones and heads cannot be had where no network tells them apart."""
         for name, neutral in (("head_lr", 1.0), ("freeze", 0), ("freeze_bn", False)):
-            if (value := getattr(stage, name)) != neutral:
+            if (value := getattr(stage, name)) not in (neutral, None):
                 raise RecipeError(
                     f"train.{name} is {value!r}, but no network of {type(self).__name__} has a head that can be told"
                     f" from its backbone: set {name}={neutral!r}, under which all of it trains alike, or {_WRAP}"

@@ -32,7 +32,7 @@ class Stage:
     clip: float = 0.0  # largest gradient norm of each parameter group; 0 = no clipping
     ema: float = 0.0  # decay of the moving average of the weights; 0 = none
     freeze: int = 0  # stages of the backbone, from the input, that do not train; -1 = the whole backbone
-    freeze_bn: bool = False  # keep all batch-norm statistics as they are
+    freeze_bn: bool | None = None  # keep all batch-norm statistics; None = `keep_norms`
     augment: str = "crop"  # none | flip | crop | multi-scale | window | strong | strong-crop | strong-released
 
     def __post_init__(self) -> None:
@@ -49,8 +49,16 @@ class Stage:
                 raise RecipeError(f"train.{name} is {value!r}; it must be from {low:g} to {high:g}")
             if type(value) not in (int, float):  # a number of numpy's, which no recipe could be written with
                 object.__setattr__(self, name, int(value) if whole else float(value))
-        if not isinstance(self.freeze_bn, bool):
-            raise RecipeError(f"train.freeze_bn is {self.freeze_bn!r}; it must be true or false")
+        if not isinstance(self.freeze_bn, bool | None):
+            raise RecipeError(f"train.freeze_bn is {self.freeze_bn!r}; it must be true or false, or left out")
+
+    def keep_norms(self, pretrained: bool) -> bool:
+        """Whether batch norms keep their statistics: as stated, else if the backbone trains and did so before.
+
+        >>> Stage().keep_norms(True), Stage(freeze_bn=False).keep_norms(True), Stage().keep_norms(False)
+        (True, False, False)
+        """
+        return self.freeze_bn if self.freeze_bn is not None else pretrained and self.freeze >= 0
 
     def for_rows(self, rows: int) -> Stage:
         """The stage with a number of epochs: its own, or one that suits so many rows.

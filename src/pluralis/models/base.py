@@ -19,6 +19,7 @@ class Backbone(nn.Module):
     stage_names   groups of submodule names (dots allowed) from input to output; freezing takes the first k
     mean, std     per colour channel on the 0-255 scale; the input is expected as (x - mean) / std
     recordable    a pass is the same kernels for every input of one shape, so that it may be recorded on a GPU
+    pretrained    it was trained before: `load_weights` says so, and for a backbone of your own you do
     """
 
     name: str
@@ -27,6 +28,7 @@ class Backbone(nn.Module):
     mean: Triple = IMAGENET_MEAN
     std: Triple = IMAGENET_STD
     recordable: bool = True
+    pretrained: bool = False
 
     def weights_target(self) -> nn.Module:
         """The module whose state-dict keys are those of published checkpoints."""

@@ -50,6 +50,7 @@ def load_weights(backbone: Backbone, spec: str | None, sha256: str | None = None
     if spec == "imagenet":
         if isinstance(backbone, TimmBackbone):
             backbone.load_pretrained()
+            backbone.pretrained = True
             return
         path, expected = _imagenet_file(backbone.name)
         if stated is not None and not expected.startswith(stated) and not stated.startswith(expected):
@@ -62,6 +63,7 @@ def load_weights(backbone: Backbone, spec: str | None, sha256: str | None = None
         path = Path(spec).expanduser()
     state = _select(read_weights(path, stated), backbone.weights_target(), path)
     backbone.weights_target().load_state_dict(state, strict=False)  # _select was stricter
+    backbone.pretrained = True
 
 
 def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
