@@ -10,10 +10,11 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.voc2012 import PUBLISHED, _text
@@ -178,6 +179,21 @@ def small_scale() -> str:
     return "\n".join(lines)
 
 
+def small_seconds() -> str:
+    """How long the runs of a bench trained, by method."""
+    seconds, devices = defaultdict(list), set()
+    for file in sorted(BENCH.glob("results/*.json")):
+        run = json.loads(file.read_text(encoding="utf-8"))["body"]
+        seconds[run["recipe"]["method"]["name"]].append(run["seconds"])
+        devices.add(run["device"])
+    each = sorted((median(values), name) for name, values in seconds.items())
+    count, hours = sum(map(len, seconds.values())), sum(map(sum, seconds.values())) / 3600
+    return (
+        f"{count} runs on {' and '.join(sorted(devices))}, {hours:.1f} h of training in all, side by side. Median"
+        f" seconds of a run: {', '.join(f'`{name}` {value:.0f}' for value, name in each)}."
+    )
+
+
 def _spec(name: str) -> Spec:
     return Spec.load(Path(f"papers/{name}.toml"), "small")
 
@@ -197,8 +213,8 @@ def block(name: str, rows: Rows) -> str:
         return compared(TABLES[name], rows)
     if name in GRIDS:
         return grid(GRIDS[name])
-    if name == "small-scale":
-        return small_scale()
+    if name.startswith("small-"):
+        return {"small-scale": small_scale, "small-seconds": small_seconds}[name]()
     return {"pu-mlc-table1": shares, "published-or-fair": settings}[name](rows)
 
 

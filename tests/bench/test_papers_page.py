@@ -24,7 +24,7 @@ def test_the_page_is_as_the_results_are() -> None:
 
 def test_every_table_is_on_the_page() -> None:
     named = re.findall(r"<!-- measured ([\w-]+) -->", PAGE)
-    assert {*named} == {*TABLES, *GRIDS, "pu-mlc-table1", "published-or-fair", "small-scale"}
+    assert {*named} == {*TABLES, *GRIDS, "pu-mlc-table1", "published-or-fair", "small-scale", "small-seconds"}
     assert len(named) == len(set(named)) == PAGE.count("<!-- end -->")
 
 
@@ -48,6 +48,15 @@ def test_what_a_bench_has_made_is_counted(tmp_path: Path, monkeypatch: pytest.Mo
         "| [b-table9](results/b-table9/table.md) | 3 of 12 |",
         "| [b-table10](results/b-table10/table.md) | all |",
     ]
+
+
+def test_seconds_are_medians_of_the_stored_runs() -> None:
+    found = [json.loads(file.read_text())["body"] for file in papers_page.BENCH.glob("results/*.json")]
+    of_jocor = sorted(run["seconds"] for run in found if run["recipe"]["method"]["name"] == "jocor")
+    middle = (of_jocor[(len(of_jocor) - 1) // 2] + of_jocor[len(of_jocor) // 2]) / 2
+    text = papers_page.small_seconds()
+    assert text.startswith(f"{len(found)} runs on NVIDIA H200, ")
+    assert f"`jocor` {middle:.0f}" in text
 
 
 def test_a_table_by_hand() -> None:
