@@ -1,5 +1,7 @@
 """A training step of EfficientNet-Lite0 on a GPU: as PyTorch runs it, replayed, and replayed with fused batch norm.
 
+Twice: with batch norms that learn their statistics, and with batch norms that keep them.
+
 python -m benchmarks.replay --json docs/results/replay-gpu.json
 """
 
@@ -8,11 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from pluralis.models import create_model
 
@@ -21,20 +25,23 @@ KINDS = {"plain": (False, False), "replayed": (True, False), "replayed, fused no
 
 def main(batches: list[int], size: int, steps: int, json_file: Path | None) -> None:
     rows = []
-    for batch in batches:
+    for norms, batch in product(("learned", "kept"), batches):
         for kind, (record, fused) in KINDS.items():
             with patch("pluralis.models.fused_norm.has_triton", lambda fused=fused: fused):
-                row = {"batch": batch, "kind": kind, **_measure(batch, size, steps, record)}
-            rows.append(row)
-            print(row, flush=True)
+                figures = _measure(batch, size, steps, record, norms == "kept")
+            rows.append({"norms": norms, "batch": batch, "kind": kind, **figures})
+            print(rows[-1], flush=True)
     if json_file:
         facts = {"torch": torch.__version__, "machine": torch.cuda.get_device_name(), "size": size, "rows": rows}
         json_file.write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
-def _measure(batch: int, size: int, steps: int, record: bool) -> dict[str, float]:
+def _measure(batch: int, size: int, steps: int, record: bool, kept: bool) -> dict[str, float]:
     torch.manual_seed(0)
     net = create_model("efficientnet_lite0", 20, dropout=0.2).cuda().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    for module in net.modules():
+        if kept and isinstance(module, nn.BatchNorm2d):
+            module.eval()
     net.record(record)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=True)
     images = torch.randint(0, 256, (batch, 3, size, size), device="cuda").float()

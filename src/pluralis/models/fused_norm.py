@@ -1,4 +1,4 @@
-"""Batch norm and ReLU6 in one: on a GPU with Triton, training passes read and write each map once less often."""
+"""Batch norm and ReLU6 in one: on a GPU with Triton, passes read and write each map less often."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Norm(nn.BatchNorm2d):
             if self.training:
                 fused: Tensor = _Fused.apply(input, self.weight, self.bias, self)
                 return fused
-            if not torch.is_grad_enabled():
-                return _fused_running(input, self)
+            kept: Tensor = _Kept.apply(input, self.weight, self.bias, self)
+            return kept
         out = super().forward(input)
         return F.relu6(out, inplace=True) if self.relu6 else out
 
@@ -83,18 +83,38 @@ class _Fused(torch.autograd.Function):
         return dx, dgamma, dbeta, None
 
 
-def _fused_running(x: Tensor, norm: Norm) -> Tensor:
-    """In evaluation mode: one pass, by the running statistics."""
-    from pluralis.models import fused_norm_kernels as kernels
+class _Kept(torch.autograd.Function):
+    """By the running statistics, which stay: one pass forward and one backward, all sums in float32."""
 
-    channels, rows = x.shape[1], x.numel() // x.shape[1]
-    blocks = _blocks(channels)
-    out = torch.empty_like(x)
-    kernels.apply_running[_tiles(rows, channels, blocks)](
-        x, out, norm.weight, norm.bias, norm.running_mean, norm.running_var, rows, channels, norm.eps,
-        ACT=norm.relu6, **blocks,
-    )  # fmt: skip
-    return out
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, norm: Norm) -> Tensor:
+        from pluralis.models import fused_norm_kernels as kernels
+
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        channels, rows = x.shape[1], x.numel() // x.shape[1]
+        blocks = _blocks(channels)
+        out = torch.empty_like(x)
+        kernels.apply_running[_tiles(rows, channels, blocks)](
+            x, out, gamma, beta, norm.running_mean, norm.running_var, rows, channels, norm.eps, ACT=norm.relu6, **blocks
+        )
+        ctx.save_for_backward(x, gamma, beta, norm.running_mean, norm.running_var)
+        ctx.eps, ctx.relu6 = norm.eps, norm.relu6
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        from pluralis.models import fused_norm_kernels as kernels
+
+        x, *state = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        channels, rows = x.shape[1], x.numel() // x.shape[1]
+        sums, grid, each, blocks = _split(x, rows, channels)
+        dx = torch.empty_like(x)
+        kernels.kept_gradient[grid](x, grad, dx, *state, sums, rows, channels, each, ctx.eps, ACT=ctx.relu6, **blocks)
+        dbeta, dgamma = sums.sum(1)
+        return dx, dgamma, dbeta, None
 
 
 def _split(x: Tensor, rows: int, channels: int) -> tuple[Tensor, tuple[int, int], int, dict[str, int]]:

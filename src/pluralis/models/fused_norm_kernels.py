@@ -111,6 +111,38 @@ def apply_running(
 
 
 @triton.jit
+def kept_gradient(
+    x, dy, dx, gamma, beta, running_mean, running_var, sums, M, C, rows_each, eps,
+    ACT: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """dx = scale·g of `apply_running`, and the sums of g and g·x̂ over `rows_each` rows: sums [2, parts, C]."""
+    part, parts = tl.program_id(0), tl.num_programs(0)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    inside = c < C
+    mean = tl.load(running_mean + c, mask=inside, other=0.0)
+    rstd = 1.0 / tl.sqrt(tl.load(running_var + c, mask=inside, other=1.0) + eps)
+    scale = tl.load(gamma + c, mask=inside, other=0.0) * rstd
+    shift = tl.load(beta + c, mask=inside, other=0.0) - mean * scale
+    first = tl.zeros([BM, BC], tl.float32)
+    second = tl.zeros([BM, BC], tl.float32)
+    end = tl.minimum((part + 1) * rows_each, M)
+    for start in range(part * rows_each, end, BM):
+        m = start + tl.arange(0, BM)
+        mask = (m < end)[:, None] & inside[None, :]
+        at = m[:, None].to(tl.int64) * C + c[None, :]
+        value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
+        if ACT:
+            z = value * scale[None, :] + shift[None, :]
+            g = tl.where((z > 0.0) & (z < 6.0), g, 0.0)
+        tl.store(dx + at, (scale[None, :] * g).to(dx.dtype.element_ty), mask=mask)
+        first += g
+        second += g * ((value - mean[None, :]) * rstd[None, :])
+    tl.store(sums + part * C + c, tl.sum(first, 0), mask=inside)
+    tl.store(sums + (parts + part) * C + c, tl.sum(second, 0), mask=inside)
+
+
+@triton.jit
 def gradient_sums(x, dy, saved, sums, M, C, rows_each, ACT: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr):
     """Sums of g and g·x̂ over `rows_each` rows, g = dy where z is inside (0, 6): sums [2, parts, C]."""
     part, parts = tl.program_id(0), tl.num_programs(0)
