@@ -2,6 +2,7 @@
 
     python -m benchmarks.counting --data mulan --images VOCdevkit/VOC2012 --json docs/results/counting.json
     python -m benchmarks.counting --sets "digit scenes" --methods relabel --json docs/results/counting.json
+    python -m benchmarks.counting --runs runs/relabel-0 runs/relabel-1 --json docs/results/counting_runs.json
 
 What the file has of other sets and methods stays, so that some can be added to it or measured again.
 Three kinds of sets. Mulan's tables, as in `benchmarks.mulan`: a seed draws a third of the rows to be held out, the
@@ -11,6 +12,9 @@ network and the settings of the demo: 1,600 to learn from, 320 held out, and the
 counted. A seed draws the label that each row keeps, and what is random in training; `count_labels` calibrates on the
 held-out rows. A row that keeps no label has none ("absent"). Seeds 1 to 3 of the tables were looked at when the
 likelihood of the calibration was chosen, so they are not among those that are reported.
+
+--runs counts what finished runs of `pluralis train` learned, by one view: runs of fully labelled data from which a
+protocol hid labels, with held-out rows and a test set. Runs of one recipe are seeds of one entry.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from pluralis.counting import count_labels
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import single_positive, split
 from pluralis.data.scenes import make_scenes
+from pluralis.data.source import load_split
 from pluralis.demo import SIZE, DemoSize, demo_recipe, pretrain
 from pluralis.engine import fit
 from pluralis.estimator import PartialLabelClassifier
@@ -43,6 +48,7 @@ from pluralis.labels import Labels
 from pluralis.method import Setup
 from pluralis.methods import create_method, start_heads
 from pluralis.models import create_model
+from pluralis.trained_run import TrainedRun, load_run
 
 SETS = (*mulan.SETS, "VOC 2012", "digit scenes")
 METHODS = ("an", "gr", "em", "selection")  # of every set
@@ -62,8 +68,12 @@ def main(
     json_file: Path | None = None,
     sets: Sequence[str] = SETS,
     methods: Sequence[str] = NETWORKS,
+    runs: Sequence[Path] = (),
 ) -> None:
     """Print a Markdown table, and write one entry for each set, method and part of the rows."""
+    if runs:
+        count_runs(runs, json_file)
+        return
     torch.set_num_threads(1)
     facts: dict[str, Any] = {"first seed": FIRST_SEED, "seeds": seeds, "torch": torch.__version__}
     facts |= {"machine": platform.processor() or platform.machine(), "threads": 1, "settings": {}}
@@ -162,6 +172,40 @@ def fit_scenes(weights: Path, size: DemoSize, name: str, seed: int) -> dict[str,
     return {"trained": part("train", trained), "held out": part("train", held), "unseen": unseen}
 
 
+def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
+    counted: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        run = load_run(folder)
+        recipe = run.recipe
+        found = measure(_rows_of(run), recipe.run.seed)
+        name = f"{recipe.data.format}, {recipe.data.protocol} {recipe.data.protocol_seed}, {recipe.data.size} px"
+        norms = "" if recipe.train.freeze_bn is None else f", freeze_bn {recipe.train.freeze_bn}"
+        method = f"{recipe.method.name}, {recipe.model.head}{norms}"
+        for part, figures in found.items():
+            key = f"{name}; {method}; {part}"
+            entry = counted.setdefault(key, {"set": name, "method": method, "rows": part, "runs": []})
+            entry["runs"].append(figures)
+            print(_line({**entry, "runs": [figures]}), flush=True)
+    if json_file is not None:
+        json_file.write_text(json.dumps({"entries": list(counted.values())}, indent=1, allow_nan=False) + "\n")
+
+
+def _rows_of(run: TrainedRun) -> dict[str, Rows]:
+    split = load_split(run.recipe.data, run.recipe.select)
+    if split.truth is None or split.held is None or split.held_labels is None or split.test is None:
+        raise SystemExit("--runs: the run must have hidden labels, held-out rows and a test set")
+    test = split.test.labels
+    labels = {
+        "trained": (split.train, split.train.labels, split.truth),
+        "held out": (split.held, *split.held_labels),
+        "unseen": (split.test, single_positive(test, run.recipe.run.seed), test),
+    }
+    return {
+        part: (run.logits(source).numpy(), given.dense(), truth.dense())
+        for part, (source, given, truth) in labels.items()
+    }
+
+
 def measure(parts: dict[str, Rows], seed: int) -> dict[str, dict[str, Any]]:
     """The counts of the rows that a method was trained on and of those that it was not."""
     results = {}
@@ -214,4 +258,5 @@ if __name__ == "__main__":
     parser.add_argument("--json", type=Path, default=None, dest="json_file")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--methods", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--runs", type=Path, nargs="+", default=(), help="folders of finished runs, counted instead")
     main(**vars(parser.parse_args()))

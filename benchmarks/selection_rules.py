@@ -1,6 +1,7 @@
 """Which rule finds good settings without clean labels, and which calibration makes good probabilities.
 
     python -m benchmarks.selection_rules --images VOCdevkit/VOC2012 --data mulan --json selection_rules.json
+    python -m benchmarks.selection_rules --runs docs/results/papers/results
 
 Every method is trained with twelve settings (learning rate × epochs × weight decay) from one positive label a row, on
 frozen features of VOC 2012 (published rows and labels) and on two of Mulan's tables. Rules see held-out rows only, with
@@ -11,6 +12,9 @@ Rules, on the logits of held-out rows: the likelihood of the written labels afte
 and given that something is present; the mean reciprocal rank of the written label; mAP where all that is not written is
 taken as absent; and mAP on their complete labels, which nobody has. Further draws of the held-out rows' labels say how
 much of it is luck. Calibrations are measured on the test rows at each method's plain settings.
+
+--runs takes the stored results of a bench instead, those whose epochs the rules saw (`papers/published-or-fair.toml`):
+fine-tuned networks, each draw of the labels by itself, its last epochs and all of them.
 """
 
 from __future__ import annotations
@@ -65,7 +69,15 @@ class Task:
     test: tuple[np.ndarray, Tensor]
 
 
-def main(images: str, cache: Path | None, data: Path, seeds: int, draws: int, json_file: Path | None) -> None:
+def main(
+    images: str, cache: Path | None, data: Path, seeds: int, draws: int, json_file: Path | None, runs: Path | None
+) -> None:
+    if runs is not None:
+        for name, found in compare_stored(runs).items():
+            show({"task": f"{name} of each draw", **found})
+        return
+    if not images:
+        raise SystemExit("--images is missing: the VOC2012 folder")
     torch.set_num_threads(1)
     facts: dict[str, Any] = {"methods": list(METHODS), "held-out draws": draws, "torch": torch.__version__}
     facts |= {"machine": platform.processor() or platform.machine(), "threads": 1}
@@ -173,17 +185,43 @@ def compare(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: _agreement(runs, name) for name in RULES}
 
 
+def compare_stored(folder: Path) -> dict[str, dict[str, Any]]:
+    """The runs of a bench that the rules saw, at their last epochs and at every one, compared as above."""
+    results = [json.loads(file.read_text())["body"] for file in sorted(folder.glob("*.json"))]
+    seen = [result for result in results if "rules observed score" in result["history"][-1]]
+    names = {"observed": "rules observed score", "clean mAP": "rules clean score"}
+    found = {}
+    for name, epochs in {"the last epochs": slice(-1, None), "all epochs": slice(None)}.items():
+        runs = [
+            {
+                "method": result["recipe"]["method"]["name"],
+                "plain": result["row"].endswith(", fair") and epoch is result["history"][-1],
+                "draw": result["draw"],
+                "rules": {rule: [epoch[key]] for rule, key in names.items()},
+                "test mAP": epoch["rules mAP"],
+            }
+            for result in seen
+            for epoch in result["history"][epochs]
+        ]
+        draws = [[run for run in runs if run["draw"] == draw] for draw in sorted({run["draw"] for run in runs})]
+        rules = {rule: [_agreement(part, rule) for part in draws] for rule in names}
+        means = {rule: {key: [one[key][0] for one in each] for key in each[0]} for rule, each in rules.items()}
+        found[name] = {"runs": runs, "rules": means}
+    return found
+
+
 def _agreement(runs: Sequence[dict[str, Any]], rule: str) -> dict[str, Any]:
-    own = [[run for run in runs if run["method"] == method] for method in METHODS]
+    methods = [[run for run in runs if run["method"] == m] for m in dict.fromkeys(run["method"] for run in runs)]
+    own = [part for part in methods if len(part) > 2]  # of fewer there is nothing to rank
     plain = [run for run in runs if run["plain"]]
     draws = range(len(runs[0]["rules"][rule]))
     found = [
         {
             "all": _rank(runs, rule, d),
-            "within methods": statistics.median(_rank(part, rule, d) for part in own),
+            "within methods": statistics.median([_rank(part, rule, d) for part in own]) if own else math.nan,
             "across methods": _rank(plain, rule, d),
             "regret": _regret(runs, rule, d),
-            "regret within methods": statistics.mean(_regret(part, rule, d) for part in own),
+            "regret within methods": statistics.mean([_regret(part, rule, d) for part in own]) if own else math.nan,
         }
         for d in draws
     ]
@@ -207,6 +245,8 @@ def show(entry: dict[str, Any]) -> None:
     print(f"| rule | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for name, figures in entry["rules"].items():
         print(f"| {name} | {' | '.join(f'{statistics.mean(figures[key]):.2f}' for key in columns)} |")
+    if not any("calibrations" in run for run in entry["runs"]):
+        return
     columns = ["CF1", "OF1", "ECE", "nll a row", "labels a row", "truth"]
     print(f"\n| method | calibration | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
     for run in entry["runs"]:
@@ -230,10 +270,11 @@ def _sizes(task: Task) -> dict[str, int]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--images", required=True, help="the VOC2012 folder")
+    parser.add_argument("--images", default="", help="the VOC2012 folder")
     parser.add_argument("--cache", type=Path, default=None, help="folder of the features")
-    parser.add_argument("--data", type=Path, required=True, help="folder of Mulan's ARFF and XML files")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of Mulan's ARFF and XML files")
     parser.add_argument("--seeds", type=int, default=2, help="of the tables")
     parser.add_argument("--draws", type=int, default=3, help="of the held-out rows' labels")
     parser.add_argument("--json", type=Path, default=None, dest="json_file")
+    parser.add_argument("--runs", type=Path, default=None, help="folder of a bench's results, compared instead")
     main(**vars(parser.parse_args()))

@@ -1,5 +1,7 @@
 """Formulas that only a benchmark has, and whether stored results are still those of its recipes."""
 
+import json
+import statistics
 from itertools import product
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import torch
 
 from benchmarks.papers_page import RESULTS
 from benchmarks.pick_model import likelihood
+from benchmarks.selection_rules import compare_stored
 from benchmarks.voc2012 import Bench
 from pluralis.losses.selection import selection
 
@@ -41,7 +44,7 @@ def test_pick_by_area_to_the_power_of_zero_is_selection() -> None:
 
 def test_stored_results_of_voc2012_belong_to_the_recipes_that_make_them_today() -> None:
     """A default that changes would make them figures of something else, and the queue would run them all again."""
-    bench = Bench(Path("unused"), ["fair", "default", "large", "draw", "mean"], [], [], RESULTS, 3)
+    bench = Bench(Path("unused"), ["fair", "default", "large", "draw", "mean", "kept-default"], [], [], RESULTS, 3)
     missing = [row.key for row in bench.rows() if len(bench.runs(row)) < row.seeds]
     assert not missing
 
@@ -53,3 +56,47 @@ def test_kept_norms_are_other_runs() -> None:
     assert not {row.recipe_hash([]) for row in plain.values()} & {row.recipe_hash([]) for row in kept.values()}
     learning = {row.recipe_hash(["train.freeze_bn=false"]) for row in plain.values()}
     assert learning == {row.recipe_hash([]) for row in plain.values()}
+
+
+def stored(folder: Path, row: str, epochs: list[tuple[float, float, float]], draw: int = 0) -> None:
+    """A result of a bench; epochs are what `observed` says, what `clean` says, and the test mAP."""
+    keys = ("rules observed score", "rules clean score", "rules mAP")
+    history = [dict(zip(keys, epoch, strict=True)) for epoch in epochs]
+    body = {"row": row, "draw": draw, "history": history, "recipe": {"method": {"name": row.split(",")[0]}}}
+    (folder / f"{row}-{draw}.json").write_text(json.dumps({"body": body}))
+
+
+def test_rules_are_compared_over_the_epochs_of_stored_runs(tmp_path: Path) -> None:
+    stored(tmp_path, "an, fair", [(1, 10, 50), (2, 20, 60), (4, 30, 55)])  # the best epoch is not the last
+    stored(tmp_path, "gr, fair", [(3, 40, 70), (7, 50, 80), (6, 60, 90)])  # `observed` swaps the last two
+    (tmp_path / "other.json").write_text(json.dumps({"body": {"history": [{"loss": 1.0}]}}))
+    every, last = (compare_stored(tmp_path)[name] for name in ("all epochs", "the last epochs"))
+    assert len(every["runs"]) == 6
+    assert len(last["runs"]) == 2
+    observed, clean = every["rules"]["observed"], every["rules"]["clean mAP"]
+    assert observed["regret"] == [10.0]  # 80 is chosen, 90 is there
+    assert observed["regret within methods"] == [7.5]  # 60 − 55 and 90 − 80
+    assert clean["regret"] == [0.0]
+    assert clean["regret within methods"] == [2.5]
+    assert observed["within methods"] == [0.5]  # one swap among three in both
+    assert last["rules"]["observed"]["across methods"] == observed["across methods"] == [1.0]  # 4 < 6 and 55 < 90
+
+
+def test_draws_are_compared_by_themselves(tmp_path: Path) -> None:
+    for draw, sign in ((0, 1), (1, -1)):
+        stored(tmp_path, "an, fair", [(sign * score, score, score) for score in (1, 2, 3)], draw)
+        stored(tmp_path, "gr, fair", [(sign * score, score, score) for score in (4, 5, 6)], draw)
+    found = compare_stored(tmp_path)["all epochs"]["rules"]
+    assert found["observed"]["all"] == [1.0, -1.0]
+    assert found["observed"]["regret"] == [0.0, 5.0]
+
+
+def test_the_table_of_rules_is_that_of_the_stored_runs() -> None:
+    found = compare_stored(RESULTS.parent / "papers" / "results")
+    last, every = found["the last epochs"]["rules"], found["all epochs"]["rules"]
+    page = (RESULTS.parent / "README.md").read_text()
+    for name, rule in (("`observed`", "observed"), ("`clean`", "clean mAP")):
+        parts = [last[rule]["all"], *(every[rule][key] for key in ("all", "within methods", "across methods"))]
+        parts += [every[rule]["regret"], every[rule]["regret within methods"]]
+        cells = " | ".join(f"{statistics.mean(part):.2f}" for part in parts)
+        assert f"| {name} | {cells} |" in page.replace("**", "")
