@@ -14,7 +14,7 @@ held-out rows. A row that keeps no label has none ("absent"). Seeds 1 to 3 of th
 likelihood of the calibration was chosen, so they are not among those that are reported.
 
 --runs counts what finished runs of `pluralis train` learned, by one view: runs of fully labelled data from which a
-protocol hid labels, with held-out rows and a test set. Runs of one recipe are seeds of one entry.
+protocol hid labels, with held-out rows and a test set. Runs that differ by seed and draw alone are one entry.
 """
 
 from __future__ import annotations
@@ -173,19 +173,19 @@ def fit_scenes(weights: Path, size: DemoSize, name: str, seed: int) -> dict[str,
 
 
 def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
-    counted: dict[str, dict[str, Any]] = {}
+    counted: dict[tuple[str, ...], dict[str, Any]] = {}
     for folder in folders:
         run = load_run(folder)
-        recipe = run.recipe
-        found = measure(_rows_of(run), recipe.run.seed)
-        name = f"{recipe.data.format}, {recipe.data.protocol} {recipe.data.protocol_seed}, {recipe.data.size} px"
-        norms = "" if recipe.train.freeze_bn is None else f", freeze_bn {recipe.train.freeze_bn}"
-        method = f"{recipe.method.name}, {recipe.model.head}{norms}"
-        for part, figures in found.items():
-            key = f"{name}; {method}; {part}"
-            entry = counted.setdefault(key, {"set": name, "method": method, "rows": part, "runs": []})
-            entry["runs"].append(figures)
-            print(_line({**entry, "runs": [figures]}), flush=True)
+        data, model = run.recipe.data, run.recipe.model
+        rows = _rows_of(run)
+        name = f"{data.format}, {data.protocol}, {len(rows['trained'][0])} images, {data.size} px"
+        method = f"{run.recipe.method.name}, {model.head}, freeze_bn {run.recipe.train.freeze_bn}"
+        for part, figures in measure(rows, run.recipe.run.seed).items():
+            entry = {"set": name, "method": method, "rows": part, "runs": []}
+            entry = counted.setdefault((name, method, part), entry)
+            entry["runs"].append({**figures, "draw": data.protocol_seed})
+    for entry in counted.values():
+        print(_line(entry))
     if json_file is not None:
         json_file.write_text(json.dumps({"entries": list(counted.values())}, indent=1, allow_nan=False) + "\n")
 

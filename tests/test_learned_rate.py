@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ TRUTHS = (0.25, 0.5, 0.75)
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def simulated(rate: float, rows: int = 2000, features: int = 20, seed: int = 0) -> Data:
+def simulated(rate: float | np.ndarray, rows: int = 2000, features: int = 20, seed: int = 0) -> Data:
     """Features, what was written, and what is there: 10 classes that a line tells apart as well as it can be."""
     rng = np.random.default_rng(seed)
     x, w = rng.normal(size=(rows, features)), np.zeros((features, 10))
@@ -98,12 +99,37 @@ def test_without_held_out_rows_it_says_so() -> None:
     assert model.calibration_ == Calibration()
 
 
-def test_rates_by_class_are_taken_as_learned() -> None:
-    x, y, _ = simulated(0.5, rows=400)
-    model = fitted(x, y, method_params={"rate": "class"})
+def test_rates_by_class_calibrate_as_learned_and_are_told_by_held_out_rows() -> None:
+    truth = np.linspace(0.2, 0.9, 10)
+    x, y, _ = simulated(truth, rows=3000)
+    model = fitted(x, y, method_params={"rate": "class"}, validation_fraction=0.4)
     assert model.calibration_.by == AT_A_RATE
+    assert model.calibration_.rates is None
+    rates, errors = np.array(model.rate_.by_class).T
+    assert model.rate_.held_out
+    assert (abs(rates - truth) < 3 * errors).all()
+    assert errors.max() < 0.2
+    assert np.corrcoef(rates, truth)[0, 1] > 0.9
+    assert model.rate_.rate == pytest.approx(rates.mean())
+    assert "the mean over 10 classes, by held-out rows" in model.rate_.words()
+    assert Calibration.from_list(json.loads(json.dumps(model.calibration_.to_list()))) == model.calibration_
+
+
+def test_rates_by_class_without_held_out_rows_are_those_of_the_training_rows() -> None:
+    x, y, _ = simulated(0.5, rows=400)
+    model = fitted(x, y, method_params={"rate": "class"}, validation_fraction=0.0)
     assert not model.rate_.held_out
+    assert model.rate_.by_class == ()
     assert model.rate_.rate == pytest.approx(model.method_.loss.rates().mean().item())  # type: ignore[operator]
+
+
+def test_rates_by_class_give_way_to_two_rates_where_absent_labels_are_verified() -> None:
+    x, y, present = simulated(0.5, rows=1000)
+    verified = np.where(~present & (np.random.default_rng(1).random(y.shape) < 0.1), -1, y)
+    model = fitted(x, verified, method_params={"rate": "class"}, validation_fraction=0.4)
+    assert model.calibration_.by == AT_RATES
+    assert model.rate_.held_out
+    assert abs(model.rate_.rate - 0.5) < 4 * model.rate_.error
 
 
 def test_only_a_learned_rate_is_reported() -> None:

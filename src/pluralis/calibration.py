@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pluralis.class_rates import rates_by_class
 from pluralis.conditional_calibration import Likelihood, most_likely, telling
 from pluralis.losses.rowwise import walk_rows
 from pluralis.losses.selection import Selection, selection_nll, selection_posterior
@@ -33,16 +34,18 @@ class Calibration:
     rates: tuple[float, float] | None = None  # of present and of absent labels being written, where they were fitted
     by: str = ""  # how labels came to be written, as the fit has it; empty where nothing was fitted
     rate_error: float | None = None  # of the rate of present labels, where a method learned one (`with_error`)
+    class_rates: tuple[tuple[float, float], ...] = ()  # and its error, of each class, where a method learned these
 
     @classmethod
     def from_list(cls, values: list[Any]) -> Calibration:
         """From `to_list`, or from a and b alone."""
-        a, b, rates, by, error = (*values, *(None, "", None)[len(values) - 2 :])[:5]
-        return cls(a, b, None if rates is None else (rates[0], rates[1]), by, error)
+        a, b, rates, by, error, each = (*values, *(None, "", None, ())[len(values) - 2 :])[:6]
+        return cls(a, b, None if rates is None else (rates[0], rates[1]), by, error, tuple(map(tuple, each)))
 
     def to_list(self) -> list[Any]:
         """For JSON."""
-        return [self.a, self.b, None if self.rates is None else list(self.rates), self.by, self.rate_error]
+        rates = None if self.rates is None else list(self.rates)
+        return [self.a, self.b, rates, self.by, self.rate_error, [list(each) for each in self.class_rates]]
 
     def warnings(self) -> list[str]:
         """What to know before relying on it, as sentences; empty where all is well."""
@@ -148,11 +151,19 @@ def calibrate(
 
 
 def with_error(calibration: Calibration, logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> Calibration:
-    """With the error of the rate, by a bootstrap over the rows of the fit, if the method learned one (`rate_given`)."""
-    if calibration.rates is None or not how.get("learned"):
+    """With the error of the rate, by a bootstrap over the rows of the fit, if the method learned one (`rate_given`).
+
+    If it learned one for each class, with these rates as the rows tell them, and their errors (`class_rates`).
+    """
+    if "learned" not in how:
         return calibration
-    error = rate_error(calibration.rates[0], logits, labels, how["unlabelled"] == "absent")
-    return replace(calibration, rate_error=error)
+    every = how["unlabelled"] == "absent"
+    if calibration.rates is not None:
+        return replace(calibration, rate_error=rate_error(calibration.rates[0], logits, labels, every))
+    if how["learned"]:
+        return calibration
+    rates, errors = rates_by_class(calibration.log_odds(logits.double()), labels, every)
+    return replace(calibration, class_rates=tuple(zip(rates.tolist(), errors.tolist(), strict=True)))
 
 
 def calibrate_rows(

@@ -76,7 +76,7 @@ def train(
     if tune_minutes is not None and not tune:
         raise RecipeError("--tune-minutes says how long settings are tried: add --tune, or leave it out")
 
-    from pluralis.console import console, figures_table, say, stage_text, training_hooks
+    from pluralis.console import console, figures_table, rates_table, say, stage_text, training_hooks
     from pluralis.methods import method_class
     from pluralis.reported_rate import reported_rate
     from pluralis.run import train as train_run
@@ -105,6 +105,8 @@ def train(
     if (rate := reported_rate(run.method, run.calibration, chosen)) is not None:
         for line in (rate.words(), *rate.warnings()):
             say(line)
+        if rate.by_class:
+            console.print(rates_table(run.classes, rate.by_class))
     if run.test:
         console.print(figures_table("test set, views fast", {plan.method.name: run.test}))
     say(f"model: {out / 'model.safetensors'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,18 @@ def figures_table(title: str, rows: dict[str, dict[str, float]]) -> Table:
     for label, figures in rows.items():
         cells = (f"{figures[n]:.2f}" if n in figures else "" for n in names)
         table.add_row(Text(visible(label)), *cells)
+    return table
+
+
+def rates_table(classes: Sequence[str], rates: Sequence[tuple[float, float]], most: int = 20) -> Table:
+    """At which rate the labels of each class are written, with its error: those that are missing most come first."""
+    order = sorted(range(len(classes)), key=lambda column: rates[column][0])
+    left_out = "" if len(order) <= most else f"; the {most} lowest of {len(order):,}, all are in model.json"
+    table = Table(title=Text(f"rate of writing, by held-out rows{left_out}"))
+    table.add_column("label")
+    table.add_column("rate", justify="right")
+    for column in order[:most]:
+        table.add_row(Text(visible(classes[column])), "{:.2f} ± {:.2g}".format(*rates[column]))
     return table
 
 

@@ -80,6 +80,7 @@ class Counts:
     rate: float | None = None  # at which labels are taken to be written, the mean over classes; None: none was given
     rate_error: float | None = None  # of a rate that was fitted to the held-out rows, or that a run learned
     unlabelled: str = "skip"  # rows without any label: nobody looked, or ("absent") somebody found nothing to write
+    class_rates: bool = False  # whether each class has a rate of its own
 
     @property
     def per_image(self) -> tuple[float, float, float]:
@@ -151,8 +152,9 @@ class Counts:
             "Where the model is weak labels are counted wrongly, too low or too high. If one picked label is assumed,"
             " so they are where those who see more write more, and where labels were verified to be absent.",
             "Classes that the model cannot tell apart are counted wrongly, too low or too high: the single labels of"
-            " 'either' and of 'both' look alike. The two numbers of the calibration are shared by all classes: single"
-            " classes are far less sure than the total.",
+            " 'either' and of 'both' look alike."
+            + (" The two numbers of the calibration are shared by all classes: single" if self.held_out else " Single")
+            + " classes are far less sure than the total.",
             MEASURED,
             "The probabilities are calibrated here given that an image has a label at all, which those of `predict` and"
             " `relabel` are not: sums of these differ from the counts."
@@ -169,8 +171,9 @@ class Counts:
                 else " It was learned from the rows that the network was trained on: too high, and surer than it"
                 " should be, where these are learned by heart; then labels are under-counted."
             )
+            chance = "chance of its class" if self.class_rates else "same chance, the rate"
             return (
-                f"Right if every present label was written with the same chance, the rate, {self.rate:.2f} on average,"
+                f"Right if every present label was written with the {chance}, {self.rate:.2f} on average,"
                 f" whatever else is there. It is taken as exact{error}, so the true interval is wider.{learned}"
             )
         if self.a != 1.0:
@@ -277,7 +280,8 @@ def count_labels(
         scale = replace(scale, rates=by_rates.rates, by=AT_RATES)
     mean_rate = None if written_at is None else float(torch.as_tensor(written_at).mean())
     error = by_rates.error if by_rates is not None else None
-    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate, error, unlabelled)
+    own = written_at is not None and torch.as_tensor(written_at).numel() > 1
+    return Counts(len(z), tuple(counts[:-1]), counts[-1], scale, rows, gain, a, mean_rate, error, unlabelled, own)
 
 
 def _gain(z: Tensor, y: Tensor, best: Floats) -> float:

@@ -141,9 +141,9 @@ class Observed:
         )
 
     def told(self, method: Method, figures: dict[str, float]) -> Calibration:
-        """The same with the error of a rate that the method learned, by the same rows; its weights are the epoch's."""
+        """The same with the error of rates that the method learned, by the same rows; its weights are the epoch's."""
         calibration, how = self.calibration(figures), rate_given(method)
-        if not how.get("learned"):
+        if "learned" not in how:
             return calibration
         return with_error(calibration, predict(method, self._data), self._labels, how)
 

@@ -18,6 +18,7 @@ class ReportedRate:
     error: float  # NaN where nothing is known of it
     held_out: bool
     skipped: bool = False  # rows without any label were left out
+    by_class: tuple[tuple[float, float], ...] = ()  # each class's, with its error, where held-out rows tell them
 
     def words(self) -> str:
         """One line for a person.
@@ -26,7 +27,8 @@ class ReportedRate:
         'present labels are written at a rate of 0.25 ± 0.031, by held-out rows'
         """
         error = f" ± {self.error:.2g}" if math.isfinite(self.error) else ""
-        found = f"present labels are written at a rate of {self.rate:.2f}{error}"
+        mean = f", the mean over {len(self.by_class):,} classes" if self.by_class else ""
+        found = f"present labels are written at a rate of {self.rate:.2f}{error}{mean}"
         empty = "; too high where rows came out empty by chance, since those are left out" if self.skipped else ""
         if self.held_out:
             return f"{found}, by held-out rows{empty}"
@@ -54,4 +56,7 @@ def reported_rate(method: Method, calibration: Calibration, figures: Mapping[str
     skipped = how["unlabelled"] == "skip"
     if calibration.rates is not None and calibration.rate_error is not None:
         return ReportedRate(calibration.rates[0], calibration.rate_error, True, skipped)
+    if each := calibration.class_rates:
+        rate, error = (sum(values) / len(each) for values in zip(*each, strict=True))  # errors are mostly common
+        return ReportedRate(rate, error, True, skipped, each)
     return ReportedRate(figures["rate"], figures.get("rate error", math.nan), False, skipped)
