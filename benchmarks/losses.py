@@ -28,7 +28,9 @@ FLOOR = "cross-entropy"
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in LOSSES},
     "selection-rate": ("selection", {"mechanism": "rate", "rate": 0.5}),
+    "selection-several": ("selection", {}),
 }
+SEVERAL = 3  # written labels of a row of `selection-several`; of all others one
 # The losses that are only found inside a method, with what it gives them.
 INNER = ("variational", "vpu", "soft-em")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -83,6 +85,8 @@ def _call(name: str, logits: Tensor, labels: Tensor) -> Callable[[], Tensor]:
     if name in INNER:
         return _inner_call(name, logits, labels)
     loss_name, params = ROWS[name]
+    if name == "selection-several":
+        labels = labels.index_fill(1, torch.arange(SEVERAL, device=labels.device), 1)
     loss = create_loss(loss_name, **params)
     loss.start(Labels.from_dense(labels.cpu().numpy()))
     loss.to(logits.device)

@@ -226,7 +226,10 @@ def test_the_first_note_says_how_labels_came_to_be_written() -> None:
     z, y = one_picked()
     at_rate = count_labels(z, y, mechanism="rate", rate=[0.2, 0.4, 0.6, 0.8, 1.0])
     assert at_rate.rate == pytest.approx(0.6)
-    for said, found in (("picked at random", count_labels(z, y)), ("the chance of its class, 0.60 on average", at_rate)):
+    for said, found in (
+        ("picked at random", count_labels(z, y)),
+        ("the chance of its class, 0.60 on average", at_rate),
+    ):
         assert said in found.caveats()[0]
     assert "taken as exact" in at_rate.caveats()[0]
     assert not at_rate.warnings()

@@ -43,14 +43,14 @@ def one_likelihood(a: float, absent: bool, several: bool | None = None) -> RowKe
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
         integral, mean = _integrate(
-            _chances(z, p, hidden, a, written), _nodes(z, a, written), a, "s" if slope else "", written
+            _chances(z, p, hidden, a, written), _nodes(z, a, written), a, "s" if slope else "", written, z.dtype
         )
         wrong = torch.sub(minus, hidden, out=hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
         loss = softplus(wrong).mul_(known).sum(1, keepdim=True).sub(integral.log())[:, 0]
         if mean is None:
             return loss, None, None
         # p − r = p (1−p) ∫ s/(1−ps) Π(1−p_k s) dπ / ∫ Π(1−p_k s) dπ: never a difference of nearly equal numbers
-        return loss, minus.addcmul_(mean.to(p.dtype), p).mul_(wrong.sigmoid_()), None
+        return loss, minus.addcmul_(mean, p).mul_(wrong.sigmoid_()), None
 
     return kernel
 
@@ -62,9 +62,10 @@ def one_posterior(a: float, absent: bool, several: bool | None = None) -> RowKer
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid()
         written = _written(y, several)
-        integral, mean = _integrate(_chances(z, p * hidden, hidden, a, written), _nodes(z, a, written), a, "t", written)
+        chances = _chances(z, p * hidden, hidden, a, written)
+        integral, mean = _integrate(chances, _nodes(z, a, written), a, "t", written, z.dtype)
         assert mean is not None
-        mean = mean.clamp_(max=1).to(p.dtype)  # rounding aside, t ≤ 1 − p (1−t): no r above p
+        mean = mean.clamp_(max=1)  # rounding aside, t ≤ 1 − p (1−t): no r above p
         unseen = 1 - known - hidden  # in rows at which nobody looked
         chance = mean.mul_(hidden).add_(unseen).mul_(p)
         return integral[:, 0], chance.sub_(minus.clamp_(max=0)), None
@@ -103,13 +104,15 @@ def _nodes(z: Tensor, a: float, written: Tensor | None = None) -> int:
     return 8 if a >= 1 and written is None and z.dtype != torch.float64 else 16
 
 
-def _integrate(p: Tensor, nodes: int, a: float, moment: str, written: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _integrate(
+    p: Tensor, nodes: int, a: float, moment: str, written: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
     """[b, 1] in float64 I = ∫₀¹ Π_j (1 − p_j s) dπ(s), s = 1 − t, and [b, C] the mean of s/(1 − p_j s) under it.
 
     p: [b, C], 0 for labels that have no part in it. `written` [b] is how many labels were picked in each row, one
     everywhere if it is None. `moment` "t" takes (1−s)/(1 − p_j s) instead, "" nothing. A few nodes at a time: no tensor
     is much larger than `TOGETHER` or one row. The products of many factors near 1 need float64; the mean, a sum of few
-    positive terms, does not.
+    positive terms, does not, and is worked out in `dtype`.
     """
     kappa = p.sum(1, dtype=torch.float64)
     if written is not None:  # the slope of −log Π about where Π s^{k−1} is largest, instead of that at 0
@@ -122,10 +125,13 @@ def _integrate(p: Tensor, nodes: int, a: float, moment: str, written: Tensor | N
     if not moment:
         return integral, None
     product.mul_(ws if moment == "s" else w - ws)
-    weights = torch.div(product, integral[:, None], out=torch.empty_like(product, dtype=p.dtype))
-    minus_s, mean = minus_s.to(p.dtype), None
+    weights = torch.div(product, integral[:, None], out=torch.empty_like(product, dtype=dtype))
+    offset: Tensor | int = 1
+    if p.dtype != dtype:  # (1−p) + p (1−s), which keeps its digits near s = 1
+        p, offset, minus_s = p.to(dtype), (1 - p).to(dtype)[:, None], minus_s + 1
+    minus_s, mean = minus_s.to(dtype), None
     for part, weight in zip(_parted(minus_s, p), _parted(weights, p), strict=True):
-        factors = _factors(p, part)
+        factors = _factors(p, part, offset)
         term = torch.div(weight, factors, out=factors).sum(1)
         mean = term if mean is None else mean.add_(term)
     return integral, mean
@@ -141,10 +147,10 @@ def _parted(rules: Tensor, p: Tensor) -> Sequence[Tensor]:
     return [rules] if parts <= 1 else rules.split(-(-nodes // parts), 1)
 
 
-def _factors(p: Tensor, minus_s: Tensor) -> Tensor:
-    """[b, step, C] 1 − p s, in the wider of the two types."""
-    if p.is_cpu:  # where two plain operations are faster than one over three shapes
-        return torch.mul(p[:, None], minus_s).add_(1)
+def _factors(p: Tensor, minus_s: Tensor, offset: Tensor | int = 1) -> Tensor:
+    """[b, step, C] 1 − p s, in the wider of the two types; another `offset` is added in the place of 1."""
+    if p.is_cpu or isinstance(offset, Tensor):  # on a CPU two plain operations are faster than one over three shapes
+        return torch.mul(p[:, None], minus_s).add_(offset)
     return torch.addcmul(minus_s.new_ones(()), p[:, None], minus_s)
 
 
