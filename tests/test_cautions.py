@@ -107,3 +107,13 @@ def test_a_run_says_both(tmp_path: Path) -> None:
     train(recipe, tmp_path / "run", Hooks(say=lines.append))
     assert any(line.startswith("method em-apl: no pseudo-label will be assigned") for line in lines)
     assert any(line.startswith("none of the 8 training rows has a present label") for line in lines)
+
+
+def test_rows_that_selection_passes_over() -> None:
+    labels = Labels.from_lists([[0], [1], [], []], 2)
+    for name, params in (("selection", {}), ("relabel", {})):
+        (line,) = cautions(made(name, params, labels), labels, Stage(epochs=1))
+        assert line.startswith("2 of 4 training rows have no label at all, and nothing is learned from them")
+    looked = {"unlabelled": "absent"}
+    for name, params in (("selection", looked), ("relabel", {"loss_params": looked}), ("an", {})):
+        assert not list(cautions(made(name, params, labels), labels, Stage(epochs=1)))

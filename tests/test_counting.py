@@ -184,6 +184,8 @@ def test_few_held_out_rows_make_a_wide_interval_and_are_told() -> None:
         assert any(f"rests on {held} rows" in line for line in found.warnings()) == (held == 40)
     assert widths[0] > 1.5 * widths[1]
     assert any("Nothing was calibrated" in line for line in count_labels(z, y).caveats())
+    assert ["There are no held-out rows" in line for line in count_labels(z, y).warnings()] == [True]
+    assert not count_labels(z, y, mechanism="rate", rate=0.5).warnings()  # who gives a rate says that p is right
 
 
 def test_rows_without_a_written_label_are_what_one_says() -> None:

@@ -34,6 +34,12 @@ def test_a_frozen_backbone_takes_the_likelihood_alone(values: dict[str, object])
     assert settled(**values, **{"method.name": "relabel"}) == ("relabel", "linear", 256)
 
 
+def test_how_labels_are_taken_to_be_written_is_stored_with_the_method() -> None:
+    given = {"method.params": {"loss_params": {"unlabelled": "absent"}}}
+    params = settle(Recipe().with_settings([], given), PIXELS)[0].method.params
+    assert params["loss_params"] == {"mechanism": "one", "a": 1.0, "unlabelled": "absent"}
+
+
 @pytest.mark.parametrize(("method", "head"), [("gr", "linear"), ("lac", "label-decoder"), ("relabel", "lse")])
 def test_a_named_method_gets_the_head_that_goes_with_it(method: str, head: str) -> None:
     assert settled(**{"method.name": method}) == (method, head, 256)
@@ -146,7 +152,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
     assert recipe.method.params == {
         "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
-        "refresh": 0.0, "pair": False,
+        "refresh": 0.0, "pair": False, "loss_params": {"mechanism": "one", "a": 1.0, "unlabelled": "skip"},
     }  # fmt: skip
     assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}
     assert said[-1].endswith("the views thorough: 4 passes an image, 5.1 times the work of one, in each of 2 rounds")

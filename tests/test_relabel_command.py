@@ -279,7 +279,7 @@ def test_count_prints_a_table_and_when_it_is_biased(
         assert 0 <= low <= missing + 1e-3 <= high + 2e-3
     assert "20 images" in said
     assert ("picked at random" in said) == (name == "an")
-    assert ("with the same chance, the rate" in said) == (name == "relabel")
+    assert ("with the chance of its class" in said) == (name == "relabel")
     assert ("Nothing was calibrated" in said) == (name == "relabel")
     if name == "an":
         assert said.index("rests on 4 rows") < said.index("20 images") < said.index("picked at random")
@@ -290,6 +290,15 @@ def test_count_prints_a_table_and_when_it_is_biased(
         last = load_run(runs[name]).history[-1]
         assert f"(its own error: {last['rate error']:.2g})" in " ".join(said.split())
     assert f"{float(rows[-1][2]):,.1f}" in said
+
+
+def test_what_held_out_rows_say_against_the_chances_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+    said = {name: pluralis("relabel", runs[name], "--out", tmp_path / f"{name}.csv") for name in ("an", "selection")}
+    assert "warning: The calibration rests on 4 rows only" in said["an"]
+    assert "rests on" not in said["selection"]  # its own probabilities are listed as they are
+    for name, line in said.items():  # after one epoch nothing tells images apart
+        counts = pluralis("count", runs[name], "--out", tmp_path / f"{name}-counts.csv")
+        assert ("hardly better than the frequencies" in line) == ("hardly better than the frequencies" in counts)
 
 
 def test_count_goes_by_the_rows_that_are_named(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pluralis.calibration import how_written
 from pluralis.labels import Labels
 from pluralis.losses.base import Late
 from pluralis.method import Method
@@ -15,7 +16,7 @@ _NAMED = 3  # classes in a message
 
 
 def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
-    """A line about each part of the method that the plan's epochs never come to, and about classes without a positive.
+    """A line about each part of the method that the plan's epochs never come to, and about what labels do not tell.
 
     >>> from pluralis import LossMethod, create_loss, create_model
     >>> method = LossMethod(create_model("tiny", 2), create_loss("ll-r"))
@@ -37,6 +38,13 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
         yield (
             f"{len(names):,} of {len(positives):,} classes have no present label in the {len(labels):,} training rows"
             f" and cannot be learned: {', '.join(names[:_NAMED])}{more}"
+        )
+    empty = len(labels.summary().empty_rows)
+    if empty and how_written(method).get("unlabelled") == "skip":
+        yield (
+            f"{empty:,} of {len(labels):,} training rows have no label at all, and nothing is learned from them: right"
+            ' if nobody looked at them; if somebody did and found nothing to write, set unlabelled="absent" in the'
+            " parameters of selection (loss_params of relabel), or labels will be expected that are not there"
         )
 
 

@@ -31,10 +31,11 @@ def named_data(images: str, labels: str, format: str, unlisted: str = "") -> dic
     return {key: value for key, value in named.items() if value}
 
 
-def views_line(trained: Any, views: str) -> str:
-    """What the views cost, and whether probabilities were calibrated with them."""
+def views_line(trained: Any, views: str, calibrated: bool = True) -> str:
+    """What the views cost, and whether probabilities, if they are `calibrated` ones, were so with these views."""
     from pluralis.views import get_views
 
     known = views == "fast" or views in trained.calibrations or not trained.rule.startswith("observed")
+    known = known or not calibrated
     note = "" if known else "; calibrated with one view only, so probabilities may be off"
     return f"views {views}: {get_views(views).cost()}{note}"

@@ -33,6 +33,10 @@ _LITTLE = 0.05  # of the log likelihood of class frequencies: a model that wins 
 _UNSURE = 0.25  # of a rate: with a larger error it is hardly known
 
 
+WEAK = (
+    "On held-out rows the model is hardly better than the frequencies of the classes: it cannot tell how many labels an"
+    " image has."
+)
 MEASURED = (
     "The interval is of sampling alone, and too narrow. Where one label was picked and the truth is known, 95 % ones"
     " after `selection` held the total of 41 out of 60 sets of rows, and on VOC 2012 those of single classes held 48 to"
@@ -87,6 +91,11 @@ class Counts:
         """Labels an image: expected, and the ends of the interval."""
         return self.total.expected / self.rows, self.total.low / self.rows, self.total.high / self.rows
 
+    @property
+    def weak(self) -> bool:
+        """Whether the model hardly tells images apart, as far as held-out rows show."""
+        return self.gain is not None and self.gain < _LITTLE
+
     def table(self, places: int = 1) -> list[dict[str, str | int | float]]:
         """A row for each class, in their order, and one for all."""
         return [count.row(places) for count in (*self.classes, self.total)]
@@ -96,11 +105,13 @@ class Counts:
         said = self.calibration.warnings()
         if 0 < self.held_out < _FEW:
             said.append(f"The calibration rests on {self.held_out} rows only: hold out more to rely on the interval.")
-        if self.gain is not None and self.gain < _LITTLE:
+        if not self.held_out and self.rate is None and self.a == 1.0:
             said.append(
-                "On held-out rows the model is hardly better than the frequencies of the classes: it cannot tell how"
-                " many labels an image has. Do not rely on the counts, nor on the interval."
+                "There are no held-out rows to calibrate by: the counts and the interval are right only if the model's"
+                " probabilities are, which those of most methods are not. Hold out rows (select.fraction)."
             )
+        if self.weak:
+            said.append(f"{WEAK} Do not rely on the counts, nor on the interval.")
         return said + self._rate_warnings()
 
     def _rate_warnings(self) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from pluralis.config import AUTO, DRAWN, Recipe
 from pluralis.data.loader import Images
 from pluralis.errors import RecipeError, nearest
+from pluralis.losses import LOSSES
 from pluralis.methods import method_class
 from pluralis.methods.relabel import looks
 from pluralis.models import HEADS
@@ -42,8 +43,7 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
     if recipe.method.name == AUTO:
         name, why = ("selection", "frozen backbone") if frozen else ("relabel", "backbone that trains")
-        params = _default_params(method_class(name)) | recipe.method.params
-        recipe = replace(recipe, method=replace(recipe.method, name=name, params=params))
+        recipe = replace(recipe, method=replace(recipe.method, name=name, params=_params(name, recipe.method.params)))
         said.append(f"method {name}: none was named, and this is the best known for a {why}")
     if recipe.model.head == AUTO:
         name = recipe.method.name
@@ -88,7 +88,7 @@ def filled(recipe: Recipe) -> Recipe:
     Two recipes that differ only in what they leave out are the same then.
     """
     views = {"views": "fast"} if recipe.method.name == "relabel" and _on_features(recipe) else {}
-    params = _default_params(method_class(recipe.method.name)) | views | recipe.method.params
+    params = _params(recipe.method.name, views | recipe.method.params)
     if recipe.model.head not in HEADS:
         raise RecipeError(f"there is no head {recipe.model.head!r}; {nearest(recipe.model.head, HEADS)}")
     of_head = _default_params(HEADS[recipe.model.head]) | recipe.model.head_params
@@ -125,6 +125,15 @@ def _on_features(recipe: Recipe) -> bool:
 
 def _with_params(recipe: Recipe, params: dict[str, Any]) -> Recipe:
     return replace(recipe, method=replace(recipe.method, params=recipe.method.params | params))
+
+
+def _params(method: str, given: dict[str, Any]) -> dict[str, Any]:
+    """All parameters of a method, and of the loss inside of it: how labels were written is a matter of these."""
+    params = _default_params(method_class(method)) | given
+    loss, of_loss = params.get("loss"), params.get("loss_params", {})
+    if isinstance(loss, str) and loss in LOSSES and isinstance(of_loss, dict):
+        params["loss_params"] = _default_params(LOSSES[loss]) | of_loss
+    return params
 
 
 def _default_params(constructor: Callable[..., Any]) -> dict[str, Any]:

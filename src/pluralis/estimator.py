@@ -16,7 +16,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from pluralis.calibration import Calibration, calibrate, how_written, rate_given, with_error
+from pluralis.calibration import Calibration, calibrate, rate_given, with_error
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import split
 from pluralis.engine import fit
@@ -235,8 +235,6 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         torch.manual_seed(derive(seed, "weights"))
         self.method_ = self._method(X.shape[1], data.labels)
         runtime.place(self.method_)
-        for line in _skipped(self.method_, data.labels):
-            warnings.warn(f"{_NAME}: {line}", stacklevel=4)
         plan = Stage(
             epochs=max(int(self.epochs), math.ceil(int(self.min_steps) / data.steps(int(self.batch_size)))),
             batch_size=int(self.batch_size),
@@ -247,7 +245,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             augment="none",
         )
         rule = Observed(held, self.method_) if held is not None and self.choose_epoch else Last()
-        result = fit(self.method_, data, plan, rule=rule, seed=seed, runtime=runtime)
+        cautions: list[str] = []
+        result = fit(self.method_, data, plan, rule=rule, seed=seed, runtime=runtime, warn=cautions.append)
         self.method_.eval()
         self.calibration_ = Calibration()
         if held is not None:
@@ -256,8 +255,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             self.calibration_ = with_error(calibrate(logits, given, how)[0], logits, given, how)
         self.rule_, self.history_ = result.rule, result.history
         self.rate_ = reported_rate(self.method_, self.calibration_, result.history[result.chosen])
-        for line in self.rate_.warnings() if self.rate_ is not None else []:
-            warnings.warn(f"{_NAME}: {line}", stacklevel=4)
+        for line in (*cautions, *(self.rate_.warnings() if self.rate_ is not None else [])):
+            warnings.warn(f"{_NAME}: {line}", stacklevel=4)  # the line that called `fit`
 
     def _method(self, width: int, labels: Labels) -> Method:
         make_net = partial(
@@ -315,20 +314,6 @@ def _pair(model: Any, X: Any, y: Any) -> tuple[Tensor, Tensor]:
     if labels.shape != tuple(odds.shape):
         raise ValueError(f"y is a matrix of {labels.shape} for predictions of {tuple(odds.shape)}: give one label each")
     return odds, torch.from_numpy(labels.dense())
-
-
-def _skipped(method: Method, labels: Labels) -> list[str]:
-    """What to say where the loss passes over rows without any label."""
-    if how_written(method).get("unlabelled") != "skip":
-        return []
-    empty = int((np.diff(labels.indptr) == 0).sum())
-    if not empty:
-        return []
-    return [
-        f"{empty} of {len(labels)} training rows have no label at all, and nothing is learned from them: that is right"
-        ' if nobody looked at them; if somebody did and found nothing to write, set unlabelled="absent" in'
-        " method_params (loss_params of relabel), or labels will be expected that are not there"
-    ]
 
 
 def _scaling(X: npt.NDArray[Any], standardize: bool) -> tuple[Floats, Floats]:

@@ -63,12 +63,14 @@ def relabel(
         else:
             both = missing.own_rows(trained, run, "name the data as it is now with --images and --labels")
             sources = [source for source in both if source]
-        say(views_line(trained, views))
+        say(views_line(trained, views, calibrated=not missing.by_own_probabilities(trained, views)))
         with prediction_bar() as progress:
-            part = missing.together([missing.look(trained, source, views, progress) for source in sources])
+            parts = [missing.look(trained, source, views, progress) for source in sources]
+        part = missing.together(parts)
         rows, (found, how) = part.labels, missing.chances(trained, part, views)
-        for line in trained.calibration_of(views).warnings():
-            say(line)
+        own_held = parts[1:]  # of named rows none is known to be held out
+        for line in missing.doubts(trained, own_held[0]) if own_held else trained.calibration_of(views).warnings():
+            say(f"warning: {line}")
     count = 0
     if out is not None:
         count = write_missing(out, rows, found, min_probability, layout)

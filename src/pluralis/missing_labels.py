@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pluralis.calibration import AT_RATES, how_written, likelihood_words, rate_given
-from pluralis.counting import COLUMNS, Counts, count_labels
+from pluralis.counting import COLUMNS, WEAK, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
 from pluralis.data.source import (
@@ -89,6 +89,12 @@ def together(parts: Sequence[Part]) -> Part:
     return Part(labels, torch.cat([part.logits for part in parts]))
 
 
+def by_own_probabilities(trained: TrainedRun, views: str = "fast") -> bool:
+    """Whether `chances` takes the run's probabilities as they are, and not calibrated."""
+    own = bool(how_written(trained.method)) or isinstance(trained.method, Relabel)
+    return own and trained.calibration_of(views).rates is None
+
+
 def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tensor, str]:
     """[N, C] the chance of each label being present given those that were written, and what it rests on, in words.
 
@@ -98,7 +104,7 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
     """
     own, given = how_written(trained.method), torch.from_numpy(part.labels.dense())
     scale = trained.calibration_of(views)
-    if scale.rates is None and (own or isinstance(trained.method, Relabel)):
+    if by_own_probabilities(trained, views):
         found, what = selection_posterior(part.logits, given, **own), "the run's own probabilities"
         if trained.rule.startswith("observed"):
             what += " (those of `predict` are calibrated on held-out rows, so that they differ)"
@@ -108,6 +114,15 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
         if trained.rule.startswith("observed"):
             what = "calibrated probabilities" + (f" (as if {scale.by})" if scale.rates else "")
     return found, f"given the written labels, from {what}"
+
+
+def doubts(trained: TrainedRun, held: Part) -> list[str]:
+    """What the rows that the run held out say against relying on its chances, as sentences."""
+    if not len(held.labels.values):
+        return []  # nothing is written in them
+    counts = count_missing(trained, held, held, draws=2)
+    said = [] if by_own_probabilities(trained) else counts.warnings()
+    return said or [f"{WEAK} Do not rely on the chances."] * counts.weak
 
 
 def learned(trained: TrainedRun, folder: Path) -> tuple[Source, Tensor]:
