@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -90,7 +91,7 @@ def bench(
         check_weights((run for run in runs if not queue.is_known(run)), made=digits_file(store.out))
     if ends[0] > 0:
         _digits_first(queue)
-    workers = ray_workers(ray, jobs, out.resolve(), say=say) if ray else local_workers(jobs)
+    workers = ray_workers(ray, jobs, out.resolve(), say=say) if ray else local_workers(jobs, store.threads(jobs))
     with stop_request() as asked, progress(queue) as tick:
         work_off(queue, workers, tick, asked)
     state = queue.state(jobs)
@@ -135,6 +136,10 @@ def bench_run(
     if is_done(store, job):
         say(f"{job.run.label} is done: {store.file(only)}")
         return
+    if "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
+        torch.set_num_threads(store.threads(jobs=1))
     with training_hooks(job.run.label) as hooks:
         outcome = perform(job, hooks)
     if outcome == "elsewhere":
@@ -221,6 +226,9 @@ def _by_column(given: list[str], columns: list[str], every: Sequence[str] = ()) 
     for text in given:
         name, equals, path = text.partition("=")
         named = [column for column in (*columns, *every) if equals and f"{column} ".startswith(f"{name} ")]
+        if equals and not named and not Path(text).exists():
+            known = ", ".join(dict.fromkeys((*columns, *every))) or "none has a name"
+            raise RecipeError(f"{text}: no column begins with {name!r} (columns: {known}), and there is no such path")
         found |= {column: path for column in named if column in columns} if named else {"": text}
     return found
 

@@ -302,7 +302,7 @@ def test_who_interrupts_has_tables_of_what_is_done(
 ) -> None:
     shutil.copytree(done[1] / "results", tmp_path / "out" / "results")
     next((tmp_path / "out" / "results").iterdir()).unlink()
-    monkeypatch.setattr("pluralis.bench.workers.local_workers", lambda jobs: [Interrupting(0.01)])
+    monkeypatch.setattr("pluralis.bench.workers.local_workers", lambda jobs, threads: [Interrupting(0.01)])
     spec = write_spec(tmp_path, TWO.replace("keep = true\n", ""))
     found = command("bench", spec, "--out", tmp_path / "out")
     assert isinstance(found.exception, Interrupted)

@@ -26,6 +26,7 @@ from pluralis.bench.tables import make_tables
 from pluralis.bench_cli import _by_column
 from pluralis.config import Recipe
 from pluralis.data.scenes import CLASSES
+from pluralis.errors import RecipeError
 from pluralis.labels import Labels
 from pluralis.method import Setup
 from pluralis.methods import create_method, start_heads
@@ -153,14 +154,18 @@ def test_published_numbers_stand_in_the_table_of_their_metric() -> None:
         assert sum(note.startswith("[") and "Table 3" in note for note in table.notes) == 1
 
 
-def test_images_of_columns_that_begin_with_the_same_words() -> None:
+def test_images_of_columns_that_begin_with_the_same_words(tmp_path: Path) -> None:
     columns = [column.name for column in Spec.load(Path("papers/pu-mlc-table1.toml")).columns]
     found = _by_column(["COCO=coco", "VOC 10 %=other"], columns)
     assert found == {f"COCO {share} %": "coco" for share in range(10, 100, 10)} | {"VOC 10 %": "other"}
-    assert _by_column(["a=b"], columns) == {"": "a=b"}
+    path = f"{tmp_path}/a=b"  # may have an equals sign
+    Path(path).mkdir()
+    assert _by_column([path], columns) == {"": path}
+    with pytest.raises(RecipeError, match="CUB=cub: no column begins with 'CUB'"):
+        _by_column(["CUB=cub"], columns)
     every = [*columns, "NUS"]  # those of all specs of a command
-    assert _by_column(["NUS=nus", "a=b"], columns, every) == {"": "a=b"}
-    assert _by_column(["NUS=nus", "a=b"], ["NUS"], every) == {"NUS": "nus", "": "a=b"}
+    assert _by_column(["NUS=nus", path], columns, every) == {"": path}
+    assert _by_column(["NUS=nus", path], ["NUS"], every) == {"NUS": "nus", "": path}
 
 
 @pytest.mark.parametrize(("path", "scale"), SCALES, ids=lambda part: getattr(part, "stem", part))

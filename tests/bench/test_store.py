@@ -127,3 +127,12 @@ def test_a_lock_is_that_of_a_living_process(store: Store, tmp_path: Path) -> Non
     with store.lock("k1") as mine:
         assert mine
         assert store.is_running("k1")
+
+
+def test_later_commands_have_the_threads_of_the_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert store.threads(jobs=3) == 4
+    assert store.threads(jobs=1) == Store(store.out).threads(jobs=12) == 4
+    for broken in ("", "0", "many"):
+        (store.out / ".threads").write_text(broken)
+        assert store.threads(jobs=24) == 1

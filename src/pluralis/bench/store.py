@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -61,6 +62,7 @@ _FIELDS = {name: _NAMES.get(name, name) for name in Result.__dataclass_fields__ 
 
 
 FOLDERS = ("results", "runs", "logs", "locks")
+_THREADS = ".threads"
 
 
 class Store:
@@ -87,6 +89,20 @@ class Store:
             raise RecipeError(f"{self.out} is not empty and holds no bench: name a new folder with --out")
         for name in FOLDERS:
             (self.out / name).mkdir(parents=True, exist_ok=True)
+
+    def threads(self, jobs: int) -> int:
+        """Of each process that makes runs: a share of the cores among `jobs`, and for later commands the same.
+
+        On a CPU sums of another number of threads differ in the last digits, and tables with them.
+        """
+        file = self.out / _THREADS
+        with self.lock("threads", wait=True):
+            text = file.read_text() if file.exists() else ""
+            if not text.strip().isdecimal() or int(text) < 1:
+                text = str(max(1, (os.cpu_count() or 1) // jobs))
+                with whole_text(file) as out:
+                    out.write(text)
+        return int(text)
 
     def write(self, key: str, values: dict[str, Any]) -> None:
         failure = {"failure": values["failure"]} if values.get("failure") else {}

@@ -82,6 +82,5 @@ class LocalWorker:
         return self._process
 
 
-def local_workers(jobs: int) -> list[Worker]:
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+def local_workers(jobs: int, threads: int) -> list[Worker]:
     return [LocalWorker(threads) for _ in range(jobs)]
