@@ -22,6 +22,7 @@ from pluralis.bench.spec import Spec
 from pluralis.config import Recipe
 
 PAGE, RESULTS, BENCH = Path("docs/papers.md"), Path("docs/results/voc2012.json"), Path("docs/results/papers")
+LISTED = "runs.txt"  # below BENCH
 NOT_RUN, NOT_HERE = "not run yet", "not in the package"
 _BLOCK = re.compile(r"(<!-- measured ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -168,20 +169,41 @@ def settings(rows: Rows) -> str:
 
 
 def small_scale() -> str:
-    """The tables that a bench left, and how many of their runs are there."""
-    lines = [_line("table", "runs"), "|---|--:|"]
+    """The tables that a bench left: how many of their runs are there, how long these trained, and on what."""
+    lines = [_line("table", "runs", "seconds of training", "device", "drawn"), "|---|--:|--:|---|---|"]
+    runs = {run["key"]: run for run in _stored()}
     for file in sorted(BENCH.glob("*/table.md"), key=lambda file: _numbers(file.parent.name)):
+        mine = [runs[key] for key in _keys(file.parent.name) if key in runs]
         some = re.search(r"Not complete: (\d+ of \d+) runs", file.read_text(encoding="utf-8"))
-        name = f"[{file.parent.name}]({file.relative_to(PAGE.parent).as_posix()})"
-        lines.append(_line(name, some[1] if some else "all"))
+        figures = sorted((file.parent / "figures").glob("*.svg"))
+        lines.append(
+            _line(
+                _link(file.parent.name, file),
+                some[1] if some else str(len(mine)),
+                f"{sum(run['seconds'] for run in mine):,.0f}",
+                ", ".join(sorted({run["device"] for run in mine})),
+                ", ".join(_link(drawing.stem.split("-", 1)[1].replace("-", " "), drawing) for drawing in figures),
+            )
+        )
     return "\n".join(lines)
+
+
+def _keys(spec: str) -> list[str]:
+    """Of the runs that stand in a spec's table, from what `pluralis bench … --list` printed of all of them."""
+    listed = (BENCH / LISTED).read_text(encoding="utf-8")
+    found = re.findall(r"^(\w{16})  \w+ +([\w-]+) · .*?(?:\(also (.*)\))?$", listed, re.MULTILINE)
+    return [key for key, first, others in found if spec in (first, *others.split(", "))]
+
+
+def _stored() -> list[dict[str, Any]]:
+    """The results of a bench."""
+    return [json.loads(file.read_text(encoding="utf-8"))["body"] for file in sorted(BENCH.glob("results/*.json"))]
 
 
 def small_seconds() -> str:
     """How long the runs of a bench trained, by method."""
     seconds, devices = defaultdict(list), set()
-    for file in sorted(BENCH.glob("results/*.json")):
-        run = json.loads(file.read_text(encoding="utf-8"))["body"]
+    for run in _stored():
         seconds[run["recipe"]["method"]["name"]].append(run["seconds"])
         devices.add(run["device"])
     each = sorted((median(values), name) for name, values in seconds.items())
@@ -260,6 +282,10 @@ def _marked(name: str, method: str) -> str:
     ('`role`, linear start', 'all labels')
     """
     return f"`{method}`{name.removeprefix(method)}" if method and name.startswith(method) else name
+
+
+def _link(text: str, file: Path) -> str:
+    return f"[{text}]({file.relative_to(PAGE.parent).as_posix()})"
 
 
 def _line(*cells: str) -> str:

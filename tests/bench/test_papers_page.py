@@ -41,12 +41,22 @@ def test_what_a_bench_has_made_is_counted(tmp_path: Path, monkeypatch: pytest.Mo
     for name, text in (("b-table10", "none"), ("b-table9", "- Not complete: 3 of 12 runs are there.")):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / "table.md").write_text(text)
+    (tmp_path / "results" / "b-table9" / "figures").mkdir()
+    (tmp_path / "results" / "b-table9" / "figures" / "01-known-ratio.svg").touch()
+    (tmp_path / "results" / "results").mkdir()
+    for key, seconds in (("a" * 16, 700.4), ("b" * 16, 400.0), ("c" * 16, 1.0)):
+        body = {"key": key, "seconds": seconds, "device": "GPU"}
+        (tmp_path / "results" / "results" / f"{key}.json").write_text(json.dumps({"body": body}))
+    listed = ["b-table9 · an (x) · VOC · seed 0 (also d, b-table10)", "b-table9 · gr · seed 0"]
+    lines = [f"{letter * 16}  done      {line}" for letter, line in zip("ab", listed, strict=True)]
+    (tmp_path / "results" / "runs.txt").write_text("\n".join([*lines, "b-table9: 2 runs, 2 done", ""]))
     monkeypatch.setattr(papers_page, "PAGE", tmp_path / "papers.md")
     monkeypatch.setattr(papers_page, "BENCH", tmp_path / "results")
     made = papers_page.small_scale().splitlines()[2:]
     assert made == [
-        "| [b-table9](results/b-table9/table.md) | 3 of 12 |",
-        "| [b-table10](results/b-table10/table.md) | all |",
+        "| [b-table9](results/b-table9/table.md) | 3 of 12 | 1,100 | GPU"
+        " | [known ratio](results/b-table9/figures/01-known-ratio.svg) |",
+        "| [b-table10](results/b-table10/table.md) | 1 | 700 | GPU |  |",
     ]
 
 
