@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow lint bench clean
+.PHONY: setup demo test test-slow test-ray lint bench clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ test: setup lint
 
 test-slow: setup
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-ray: setup
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[ray]'
+	$(BIN)/python -m pytest -m slow tests/bench/test_ray.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -161,6 +161,18 @@ def test_without_time_nothing_is_compared_and_more_time_goes_on(features: Path, 
         recommend(toy(features, **{"run.seed": 1}), tmp_path / "out", 30)
 
 
+def test_settings_and_weights_that_say_little_are_told_of(features: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    found = recommend(toy(features, **{"train.freeze": 0}), tmp_path / "out", 0, Hooks(say=said.append))
+    assert found.recipe.train.lr != 1e-2
+    assert any(line.startswith("the recipe's [train] is for a whole network and left out") for line in said)
+    assert any("these features are random" in line for line in said)
+    said.clear()
+    found = recommend(toy(features), tmp_path / "own", 0, Hooks(say=said.append))
+    assert found.recipe.train.lr == 1e-2
+    assert not any("is for a whole network" in line for line in said)
+
+
 def test_verified_labels_bring_masked_cross_entropy(features: Path, tmp_path: Path) -> None:
     given = {"data.protocol": "known-ratio", "data.protocol_share": 0.5, "data.unlabelled": "keep"}
     found = recommend(toy(features, **given), tmp_path / "out", 0)

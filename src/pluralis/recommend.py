@@ -109,9 +109,15 @@ def _check_labels(split: Split) -> None:
 def _candidates(plan: Recipe, split: Split, frozen: bool, hooks: Hooks) -> dict[str, Candidate]:
     """The default first; the others with the head that goes with them."""
     if frozen:
-        stage = plan.train if plan.train.freeze < 0 else head_alone(len(split.train.labels))
-        plan = replace(plan, train=replace(stage, augment="none"), run=replace(plan.run, cache="features"))
         hooks.say("heads are compared on features of the frozen backbone")
+        if not plan.model.weights:
+            hooks.say("warning: model.weights is empty, so that these features are random and tell little of methods")
+        stage = plan.train
+        if stage.freeze >= 0:
+            stage = head_alone(len(split.train.labels))
+            if plan.train != Recipe().train:
+                hooks.say("the recipe's [train] is for a whole network and left out; with train.freeze = -1 it is used")
+        plan = replace(plan, train=replace(stage, augment="none"), run=replace(plan.run, cache="features"))
     others = [*METHODS, *([MASKED] if split.train.labels.summary().negatives.any() else [])]
     given = plan.method
     methods = {DEFAULT: given if given.name == AUTO else MethodPart()}
