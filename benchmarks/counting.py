@@ -4,7 +4,7 @@
     python -m benchmarks.counting --sets "digit scenes" --methods relabel --json docs/results/counting.json
     python -m benchmarks.counting --runs runs/relabel-0 runs/relabel-1 --json docs/results/counting_runs.json
 
-What the file has of other sets and methods stays, so that some can be added to it or measured again.
+Without --runs, what the file has of other sets and methods stays, so that some can be added to it or measured again.
 Three kinds of sets. Mulan's tables, as in `benchmarks.mulan`: a seed draws a third of the rows to be held out, the
 method learns from the others, and both parts are counted. VOC 2012 on frozen features, as in `benchmarks.frozen_voc`:
 4,574 rows to learn from, 1,143 held out, and the trained and the 5,823 test rows are counted. Digit scenes, by the tiny
@@ -26,6 +26,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -177,16 +178,21 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
     for folder in folders:
         run = load_run(folder)
         data, model = run.recipe.data, run.recipe.model
+        if data.protocol != "single-positive":
+            raise SystemExit(f"--runs: {folder} has the protocol {data.protocol}; one picked label is counted here")
+        alone = replace(run.recipe, data=replace(data, protocol_seed=None), run=replace(run.recipe.run, seed=0))
         rows = _rows_of(run)
         name = f"{data.format}, {data.protocol}, {len(rows['trained'][0])} images, {data.size} px"
         method = f"{run.recipe.method.name}, {model.head}, freeze_bn {run.recipe.train.freeze_bn}"
         for part, figures in measure(rows, run.recipe.run.seed).items():
             entry = {"set": name, "method": method, "rows": part, "runs": []}
-            entry = counted.setdefault((name, method, part), entry)
+            entry = counted.setdefault((alone.to_toml(), part), entry)
             entry["runs"].append({**figures, "draw": data.protocol_seed})
     for entry in counted.values():
         print(_line(entry))
     if json_file is not None:
+        if json_file.exists() and "seeds" in json.loads(json_file.read_text()):
+            raise SystemExit(f"{json_file} holds what was counted without --runs: name another --json")
         json_file.write_text(json.dumps({"entries": list(counted.values())}, indent=1, allow_nan=False) + "\n")
 
 

@@ -114,6 +114,7 @@ def test_rows_that_selection_passes_over() -> None:
     for name, params in (("selection", {}), ("relabel", {})):
         (line,) = cautions(made(name, params, labels), labels, Stage(epochs=1))
         assert line.startswith("2 of 4 training rows have no label at all, and nothing is learned from them")
+        assert ("later stages learn what the first one expects" in line) == (name == "relabel")
     looked = {"unlabelled": "absent"}
     for name, params in (("selection", looked), ("relabel", {"loss_params": looked}), ("an", {})):
         assert not list(cautions(made(name, params, labels), labels, Stage(epochs=1)))

@@ -494,8 +494,9 @@ def test_rates_and_odd_logits_stay_finite(value: float) -> None:
 
 
 def test_what_the_note_says_was_measured() -> None:
-    file = Path(__file__).parent.parent / "docs" / "results" / "counting.json"
-    entries = json.loads(file.read_text())["entries"]
+    results = Path(__file__).parent.parent / "docs" / "results"
+    entries = json.loads((results / "counting.json").read_text())["entries"]
+    runs = json.loads((results / "counting_runs.json").read_text())["entries"]
 
     def mean(name: str, method: str, value: Callable[[dict[str, Any]], float]) -> list[float]:
         chosen = [entry["runs"] for entry in entries if (entry["set"], entry["method"]) == (name, method)]
@@ -509,6 +510,9 @@ def test_what_the_note_says_was_measured() -> None:
     low, high = mean("VOC 2012", "selection", lambda run: run["classes covered"])
     digits, photographs = mean("digit scenes", "selection", off), mean("scene", "selection", off)
     table = mean("yeast", "an", off)
+    trained = [entry for entry in runs if entry["method"].startswith("relabel, lse")]
+    assert [entry["rows"] for entry in trained] == ["trained", "unseen"]
+    photos = [round(100 * float(np.mean([off(run) for run in entry["runs"]]))) for entry in trained]
     assert max(map(abs, mean("VOC 2012", "selection", off))) <= 4
     assert -71 <= table[0] <= table[1] <= -69
     for words in (
@@ -516,6 +520,7 @@ def test_what_the_note_says_was_measured() -> None:
         f"held {low} to {high} % of them",
         f"{-digits[1]} to {-digits[0]} % too low in scenes of digits",
         f"{photographs[0]} to {photographs[1]} % too high in photographs",
+        f"learned 1,715 photographs of it {photos[0]} to {photos[1]} % too high",
     ):
         assert words in MEASURED
     z = torch.zeros(4, 3)

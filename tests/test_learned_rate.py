@@ -115,6 +115,17 @@ def test_rates_by_class_calibrate_as_learned_and_are_told_by_held_out_rows() -> 
     assert Calibration.from_list(json.loads(json.dumps(model.calibration_.to_list()))) == model.calibration_
 
 
+def test_rates_by_class_do_not_follow_those_that_were_learned_by_heart() -> None:
+    truth = np.linspace(0.2, 0.7, 10)
+    x, y, _ = simulated(truth, rows=3000, features=600)
+    model = fitted(x, y, method_params={"rate": "class"}, validation_fraction=0.4)
+    learned = model.method_.loss.rates().numpy()  # type: ignore[operator]
+    rates, errors = np.array(model.rate_.by_class).T
+    assert (learned > truth + 0.1).mean() > 0.7
+    assert (abs(rates - truth) < 2.5 * errors).mean() > 0.85
+    assert abs((rates - truth).mean()) < 0.6 * (learned - truth).mean()
+
+
 def test_rates_by_class_without_held_out_rows_are_those_of_the_training_rows() -> None:
     x, y, _ = simulated(0.5, rows=400)
     model = fitted(x, y, method_params={"rate": "class"}, validation_fraction=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from pluralis.data.scenes import make_scenes
 from pluralis.errors import CheckpointError, DataError, Interrupted, PluralisError, RecipeError
 from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
-from pluralis.missing_labels import Part, count_missing, how_written, look, own_rows, together
+from pluralis.missing_labels import Part, count_missing, doubts, how_written, look, own_rows, together
 from pluralis.run import Hooks
 
 FAST = [
@@ -296,9 +297,24 @@ def test_what_held_out_rows_say_against_the_chances_is_said(runs: dict[str, Path
     said = {name: pluralis("relabel", runs[name], "--out", tmp_path / f"{name}.csv") for name in ("an", "selection")}
     assert "warning: The calibration rests on 4 rows only" in said["an"]
     assert "rests on" not in said["selection"]  # its own probabilities are listed as they are
-    for name, line in said.items():  # after one epoch nothing tells images apart
-        counts = pluralis("count", runs[name], "--out", tmp_path / f"{name}-counts.csv")
-        assert ("hardly better than the frequencies" in line) == ("hardly better than the frequencies" in counts)
+
+
+def test_a_model_no_better_than_frequencies_is_doubted(runs: dict[str, Path]) -> None:
+    """By the likelihood that the rule had: against that of logits which are the same for every image."""
+    trained = load_run(runs["selection"])
+    _, kept = own_rows(trained, runs["selection"])
+    assert kept is not None
+    given = torch.from_numpy(kept.labels.dense())
+    often = ((given > 0).double().sum(0) + 0.5) / (len(given) + 1)
+    _, plain = calibrate(often.logit().expand(given.shape), given)
+    for share, weak in ((1.0, True), (0.96, True), (0.94, False)):
+        history = [{"val nll": share * plain}]
+        found = doubts(replace(trained, history=history, chosen=0), kept.labels)
+        assert [line.startswith("On held-out rows the model is hardly better") for line in found] == [True] * weak
+        assert not doubts(replace(trained, history=history, chosen=0, rule="last epoch"), kept.labels)
+    nothing = Labels.from_lists([[]] * 3, trained.classes)
+    assert not doubts(trained, nothing)
+    assert not doubts(trained, None)
 
 
 def test_count_goes_by_the_rows_that_are_named(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:

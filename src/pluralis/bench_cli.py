@@ -70,6 +70,7 @@ def bench(
     from pluralis.bench.run_folders import tidy
     from pluralis.bench.runner import Queue, work_off
     from pluralis.bench.spec_folders import take_folders
+    from pluralis.bench.store import cores
     from pluralis.bench.workers import local_workers
     from pluralis.console import say, stop_request
 
@@ -91,7 +92,13 @@ def bench(
         check_weights((run for run in runs if not queue.is_known(run)), made=digits_file(store.out))
     if ends[0] > 0:
         _digits_first(queue)
-    workers = ray_workers(ray, jobs, out.resolve(), say=say) if ray else local_workers(jobs, store.threads(jobs))
+    if ray:
+        workers = ray_workers(ray, jobs, out.resolve(), say=say)
+    else:
+        threads = store.threads(jobs) if ends[0] > 0 else 1
+        if threads * jobs > cores():
+            say(f"each process has {threads} threads, as in the first command of this folder: slow for --jobs {jobs}")
+        workers = local_workers(jobs, threads)
     with stop_request() as asked, progress(queue) as tick:
         work_off(queue, workers, tick, asked)
     state = queue.state(jobs)

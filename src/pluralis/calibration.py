@@ -153,16 +153,19 @@ def calibrate(
 def with_error(calibration: Calibration, logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> Calibration:
     """With the error of the rate, by a bootstrap over the rows of the fit, if the method learned one (`rate_given`).
 
-    If it learned one for each class, with these rates as the rows tell them, and their errors (`class_rates`).
+    If it learned one for each class, with these rates as the rows tell them, and their errors (`class_rates`): from p
+    calibrated along with one rate for all, since a calibration by rates that were learned would repeat them.
     """
     if "learned" not in how:
         return calibration
     every = how["unlabelled"] == "absent"
     if calibration.rates is not None:
         return replace(calibration, rate_error=rate_error(calibration.rates[0], logits, labels, every))
-    if how["learned"]:
+    partial = labels[(labels == 0).any(1) & ((labels != 0).any(1) | every)]
+    if how["learned"] or not bool((partial > 0).any()):
         return calibration
-    rates, errors = rates_by_class(calibration.log_odds(logits.double()), labels, every)
+    fit = fit_rates(logits, labels, every=every)
+    rates, errors = rates_by_class(math.exp(fit.theta[0]) * logits.double() + float(fit.theta[1]), labels, every)
     return replace(calibration, class_rates=tuple(zip(rates.tolist(), errors.tolist(), strict=True)))
 
 

@@ -10,6 +10,7 @@ from pluralis.calibration import how_written
 from pluralis.labels import Labels
 from pluralis.losses.base import Late
 from pluralis.method import Method
+from pluralis.methods.relabel import Relabel
 from pluralis.stage import Stage
 
 _NAMED = 3  # classes in a message
@@ -41,10 +42,12 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
         )
     empty = len(labels.summary().empty_rows)
     if empty and how_written(method).get("unlabelled") == "skip":
+        later = " (later stages learn what the first one expects of them)" if isinstance(method, Relabel) else ""
         yield (
-            f"{empty:,} of {len(labels):,} training rows have no label at all, and nothing is learned from them: right"
-            ' if nobody looked at them; if somebody did and found nothing to write, set unlabelled="absent" in the'
-            " parameters of selection (loss_params of relabel), or labels will be expected that are not there"
+            f"{empty:,} of {len(labels):,} training rows have no label at all, and nothing is learned from them{later}:"
+            " right if nobody looked at them; if somebody did and found nothing to write, set"
+            ' unlabelled="absent" in the parameters of selection (loss_params of relabel), or labels will be expected'
+            " that are not there"
         )
 
 

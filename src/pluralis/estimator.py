@@ -246,7 +246,11 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         )
         rule = Observed(held, self.method_) if held is not None and self.choose_epoch else Last()
         cautions: list[str] = []
-        result = fit(self.method_, data, plan, rule=rule, seed=seed, runtime=runtime, warn=cautions.append)
+        try:
+            result = fit(self.method_, data, plan, rule=rule, seed=seed, runtime=runtime, warn=cautions.append)
+        finally:
+            for line in cautions:
+                warnings.warn(f"{_NAME}: {line}", stacklevel=4)  # the line that called `fit`
         self.method_.eval()
         self.calibration_ = Calibration()
         if held is not None:
@@ -255,8 +259,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             self.calibration_ = with_error(calibrate(logits, given, how)[0], logits, given, how)
         self.rule_, self.history_ = result.rule, result.history
         self.rate_ = reported_rate(self.method_, self.calibration_, result.history[result.chosen])
-        for line in (*cautions, *(self.rate_.warnings() if self.rate_ is not None else [])):
-            warnings.warn(f"{_NAME}: {line}", stacklevel=4)  # the line that called `fit`
+        for line in self.rate_.warnings() if self.rate_ is not None else []:
+            warnings.warn(f"{_NAME}: {line}", stacklevel=4)
 
     def _method(self, width: int, labels: Labels) -> Method:
         make_net = partial(

@@ -65,11 +65,10 @@ def relabel(
             sources = [source for source in both if source]
         say(views_line(trained, views, calibrated=not missing.by_own_probabilities(trained, views)))
         with prediction_bar() as progress:
-            parts = [missing.look(trained, source, views, progress) for source in sources]
-        part = missing.together(parts)
+            part = missing.together([missing.look(trained, source, views, progress) for source in sources])
         rows, (found, how) = part.labels, missing.chances(trained, part, views)
-        own_held = parts[1:]  # of named rows none is known to be held out
-        for line in missing.doubts(trained, own_held[0]) if own_held else trained.calibration_of(views).warnings():
+        held = sources[1].labels if sources[1:] else None  # of named rows none is known to be held out
+        for line in missing.doubts(trained, held, views):
             say(f"warning: {line}")
     count = 0
     if out is not None:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pluralis.calibration import AT_RATES, how_written, likelihood_words, rate_given
-from pluralis.counting import COLUMNS, WEAK, Counts, count_labels
+from pluralis.calibration import AT_RATES, calibrate, how_written, likelihood_words, rate_given
+from pluralis.counting import COLUMNS, FEW, LITTLE, WEAK, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
 from pluralis.data.source import (
@@ -33,6 +33,8 @@ from pluralis.losses import selection_posterior
 from pluralis.methods.relabel import Relabel
 from pluralis.predictions import write_csv
 from pluralis.trained_run import TrainedRun
+
+_JUDGED = 2000  # held-out rows by which a run is judged: enough for a mean
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,27 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
     return found, f"given the written labels, from {what}"
 
 
-def doubts(trained: TrainedRun, held: Part) -> list[str]:
-    """What the rows that the run held out say against relying on its chances, as sentences."""
-    if not len(held.labels.values):
-        return []  # nothing is written in them
-    counts = count_missing(trained, held, held, draws=2)
-    said = [] if by_own_probabilities(trained) else counts.warnings()
-    return said or [f"{WEAK} Do not rely on the chances."] * counts.weak
+def doubts(trained: TrainedRun, held: Labels | None, views: str = "fast") -> list[str]:
+    """What to know before relying on the chances, as sentences: by the rows that the run held out and chose by.
+
+    The likelihood of the chosen epoch on them should be better than that of the frequencies of the classes.
+    """
+    said = trained.calibration_of(views).warnings()
+    if held is None or not trained.rule.startswith("observed"):
+        return said
+    labelled = int((np.diff(held.indptr) > 0).sum())
+    if labelled < FEW and not by_own_probabilities(trained, views):
+        said.append(f"The calibration rests on {labelled} rows only: hold out more to rely on the chances.")
+    some = np.unique(np.linspace(0, len(held) - 1, min(len(held), _JUDGED)).astype(int))
+    labels = torch.from_numpy(held.select(some).dense())
+    labels = labels[(labels != 0).any(1)]
+    if not bool(((labels == 0).any(1) & (labels > 0).any(1)).any()):
+        return said  # nothing was left out there
+    often = (((labels > 0).double().sum(0) + 0.5) / (len(labels) + 1)).logit().expand(len(labels), -1)
+    _, without = calibrate(often, labels, rate_given(trained.method), trained.calibration.by)
+    if trained.history[trained.chosen]["val nll"] > (1 - LITTLE) * without:
+        said.append(f"{WEAK} Do not rely on the chances.")
+    return said
 
 
 def learned(trained: TrainedRun, folder: Path) -> tuple[Source, Tensor]:

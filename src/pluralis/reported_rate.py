@@ -57,6 +57,6 @@ def reported_rate(method: Method, calibration: Calibration, figures: Mapping[str
     if calibration.rates is not None and calibration.rate_error is not None:
         return ReportedRate(calibration.rates[0], calibration.rate_error, True, skipped)
     if each := calibration.class_rates:
-        rate, error = (sum(values) / len(each) for values in zip(*each, strict=True))  # errors are mostly common
+        rate, error = (sum(values) / len(each) for values in zip(*each, strict=True))  # at most: were all errors alike
         return ReportedRate(rate, error, True, skipped, each)
     return ReportedRate(figures["rate"], figures.get("rate error", math.nan), False, skipped)

@@ -60,6 +60,14 @@ def test_what_a_bench_has_made_is_counted(tmp_path: Path, monkeypatch: pytest.Mo
     ]
 
 
+def test_the_list_of_runs_is_that_of_the_stored_ones() -> None:
+    stored = {run["key"] for run in papers_page._stored()}
+    specs = [file.parent.name for file in papers_page.BENCH.glob("*/table.md")]
+    assert {key for spec in specs for key in papers_page._keys(spec)} == stored
+    listed = (papers_page.BENCH / papers_page.LISTED).read_text()
+    assert all(f"{spec}: {len(papers_page._keys(spec))} runs" in listed for spec in specs)
+
+
 def test_seconds_are_medians_of_the_stored_runs() -> None:
     found = [json.loads(file.read_text())["body"] for file in papers_page.BENCH.glob("results/*.json")]
     of_jocor = sorted(run["seconds"] for run in found if run["recipe"]["method"]["name"] == "jocor")

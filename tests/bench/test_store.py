@@ -130,7 +130,7 @@ def test_a_lock_is_that_of_a_living_process(store: Store, tmp_path: Path) -> Non
 
 
 def test_later_commands_have_the_threads_of_the_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
     assert store.threads(jobs=3) == 4
     assert store.threads(jobs=1) == Store(store.out).threads(jobs=12) == 4
     for broken in ("", "0", "many"):

@@ -65,6 +65,11 @@ FOLDERS = ("results", "runs", "logs", "locks")
 _THREADS = ".threads"
 
 
+def cores() -> int:
+    """Those that this process may use: of a shared machine maybe some."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Store:
     """Results, run folders, logs and locks under one folder. Several benches may use it at the same time."""
 
@@ -99,7 +104,7 @@ class Store:
         with self.lock("threads", wait=True):
             text = file.read_text() if file.exists() else ""
             if not text.strip().isdecimal() or int(text) < 1:
-                text = str(max(1, (os.cpu_count() or 1) // jobs))
+                text = str(max(1, cores() // jobs))
                 with whole_text(file) as out:
                     out.write(text)
         return int(text)
