@@ -17,8 +17,8 @@ Groups of runs, in this order:
     ideas        options of our default and of its head, one seed, and all labels with the same head
     start        heads from the other bias: pooled class maps and `gr` from log-odds, others with mean pooling from zero
     decoder      what of LAC is its head, its rates and its two terms
-    kept-…       fair, ratios, default, large, draw, mean, shares, picks or ideas, with the statistics of the batch norms
-                 kept as they are
+    kept-…       fair, ratios, default, large, draw, mean, shares, picks or ideas, with the statistics of the batch
+                 norms kept as they are
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
