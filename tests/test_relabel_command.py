@@ -312,6 +312,16 @@ def test_a_model_no_better_than_frequencies_is_doubted(runs: dict[str, Path]) ->
         found = doubts(replace(trained, history=history, chosen=0), kept.labels)
         assert [line.startswith("On held-out rows the model is hardly better") for line in found] == [True] * weak
         assert not doubts(replace(trained, history=history, chosen=0, rule="last epoch"), kept.labels)
+    sparse = torch.cat(
+        [given, torch.zeros_like(given)]
+    )  # whoever says that all rows were looked at has all in the mean
+    often = ((sparse > 0).double().sum(0) + 0.5) / (len(sparse) + 1)
+    _, plain = calibrate(often.logit().expand(sparse.shape), sparse, {"unlabelled": "absent"})
+    looked = replace(load_run(runs["absent"]), history=[{"val nll": 0.96 * plain}], chosen=0)
+    assert looked.rule.startswith("observed")
+    rows = Labels.from_dense(sparse, trained.classes)
+    assert len(doubts(looked, rows)) == 1
+    assert not doubts(replace(looked, history=[{"val nll": 0.94 * plain}]), rows)
     nothing = Labels.from_lists([[]] * 3, trained.classes)
     assert not doubts(trained, nothing)
     assert not doubts(trained, None)

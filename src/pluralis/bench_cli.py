@@ -96,7 +96,7 @@ def bench(
         workers = ray_workers(ray, jobs, out.resolve(), say=say)
     else:
         threads = store.threads(jobs) if ends[0] > 0 else 1
-        if threads * jobs > cores():
+        if threads > max(1, cores() // jobs):
             say(f"each process has {threads} threads, as in the first command of this folder: slow for --jobs {jobs}")
         workers = local_workers(jobs, threads)
     with stop_request() as asked, progress(queue) as tick:

@@ -130,12 +130,13 @@ def doubts(trained: TrainedRun, held: Labels | None, views: str = "fast") -> lis
     if labelled < FEW and not by_own_probabilities(trained, views):
         said.append(f"The calibration rests on {labelled} rows only: hold out more to rely on the chances.")
     some = np.unique(np.linspace(0, len(held) - 1, min(len(held), _JUDGED)).astype(int))
-    labels = torch.from_numpy(held.select(some).dense())
-    labels = labels[(labels != 0).any(1)]
+    labels, how = torch.from_numpy(held.select(some).dense()), rate_given(trained.method)
+    if how.get("unlabelled") != "absent":  # rows without any label had no part in the likelihood
+        labels = labels[(labels != 0).any(1)]
     if not bool(((labels == 0).any(1) & (labels > 0).any(1)).any()):
         return said  # nothing was left out there
     often = (((labels > 0).double().sum(0) + 0.5) / (len(labels) + 1)).logit().expand(len(labels), -1)
-    _, without = calibrate(often, labels, rate_given(trained.method), trained.calibration.by)
+    _, without = calibrate(often, labels, how, trained.calibration.by)
     if trained.history[trained.chosen]["val nll"] > (1 - LITTLE) * without:
         said.append(f"{WEAK} Do not rely on the chances.")
     return said
