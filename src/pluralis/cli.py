@@ -235,7 +235,7 @@ def features(
     plan, _ = settle(plan, pictures)
     net = feature_network(plan.model)
     runtime = Runtime(choose_device(device), plan.run.precision)
-    net.to(runtime.device)
+    runtime.lay_out(net)
     store = FeatureCache(cache or default_cache(), net, plan.data.size, plan.data.store_size, runtime)
     with prediction_bar("features") as progress:
         done = store.extract(pictures, plan.run.workers, progress)

@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from pluralis import distributed
 from pluralis.errors import RecipeError
+from pluralis.freed_memory import keep_freed_memory
 from pluralis.method import Method
 
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -40,7 +42,7 @@ class Runtime:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
     def place(self, method: Method) -> None:
-        """Move the method to the device, in the layout that its convolutions are fastest in."""
+        """Move the method to the device, and make its networks fast there."""
         if self.device.type == "cuda":
             torch.backends.cudnn.benchmark = self.autotune and not self.deterministic
         if self.deterministic:
@@ -48,11 +50,17 @@ class Runtime:
             torch.use_deterministic_algorithms(True)
         method.to(self.device)
         for _, net in method.networks():
-            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.lay_out(net)
             if self.compile and net._compiled_call_impl is None:
                 net.compile()
             alone = self.device.type == "cuda" and distributed.world_size() == 1
             net.record(self.record and alone and not self.compile and net.backbone.recordable)
+
+    def lay_out(self, net: nn.Module) -> None:
+        """Move a network to the device, in the layout that its convolutions are fastest in."""
+        net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.device.type == "cpu" and any(isinstance(module, nn.Conv2d) for module in net.modules()):
+            keep_freed_memory()
 
 
 def choose_device(name: str) -> torch.device:

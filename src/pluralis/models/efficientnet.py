@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.models.base import Backbone, Triple, init_conv
+from pluralis.models.folded_norm import normed
 from pluralis.models.fused_norm import Norm
 from pluralis.models.stochastic_depth import Skip
 
@@ -34,13 +35,13 @@ class SameConv2d(nn.Conv2d):
         padding = kernel // 2 if stride == 1 else 0
         super().__init__(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False)
 
-    def forward(self, input: Tensor) -> Tensor:
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self.stride[0] > 1:
             height, width = input.shape[-2:]
             top, bottom = self._pad(height)
             left, right = self._pad(width)
             input = F.pad(input, (left, right, top, bottom))
-        return super().forward(input)
+        return super()._conv_forward(input, weight, bias)
 
     def _pad(self, side: int) -> tuple[int, int]:
         """Pixels before and after; an odd total puts the extra one after."""
@@ -73,9 +74,9 @@ class InvertedResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x
         if self.expands:
-            y = self._bn0(self._expand_conv(y))
-        y = self._bn1(self._depthwise_conv(y))
-        y = self._bn2(self._project_conv(y))
+            y = normed(self._expand_conv, self._bn0, y)
+        y = normed(self._depthwise_conv, self._bn1, y)
+        y = normed(self._project_conv, self._bn2, y)
         return self._skip(x, y) if self.skips else y
 
 
@@ -110,8 +111,7 @@ class EfficientNetLite0(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised images [B, 3, H, W] -> map [B, 1280, H/32, W/32]."""
-        x = self._bn0(self._conv_stem(x))
+        x = normed(self._conv_stem, self._bn0, x)
         for block in self._blocks:
             x = block(x)
-        out: Tensor = self._bn1(self._conv_head(x))
-        return out
+        return normed(self._conv_head, self._bn1, x)

@@ -9,14 +9,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pluralis.models.base import Backbone, init_conv
+from pluralis.models.folded_norm import normed
 from pluralis.models.stochastic_depth import Skip
+
+
+class _Projection(nn.Sequential):
+    """1x1 and a norm."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        conv = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+        super().__init__(conv, nn.BatchNorm2d(out_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv, norm = self
+        assert isinstance(norm, nn.BatchNorm2d)
+        return normed(conv, norm, x)
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
     """The projection on the skip path, or None where input and output have the same shape."""
     if stride == 1 and in_channels == out_channels:
         return None
-    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+    return _Projection(in_channels, out_channels, stride)
 
 
 class BasicBlock(nn.Module):
@@ -34,8 +48,8 @@ class BasicBlock(nn.Module):
         self.skip = Skip()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = self.bn2(self.conv2(y))
+        y = F.relu(normed(self.conv1, self.bn1, x), inplace=True)
+        y = normed(self.conv2, self.bn2, y)
         return F.relu(self.skip(x if self.downsample is None else self.downsample(x), y), inplace=True)
 
 
@@ -56,9 +70,9 @@ class Bottleneck(nn.Module):
         self.skip = Skip()
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
-        y = self.bn3(self.conv3(y))
+        y = F.relu(normed(self.conv1, self.bn1, x), inplace=True)
+        y = F.relu(normed(self.conv2, self.bn2, y), inplace=True)
+        y = normed(self.conv3, self.bn3, y)
         return F.relu(self.skip(x if self.downsample is None else self.downsample(x), y), inplace=True)
 
 
@@ -84,7 +98,7 @@ class ResNet(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised images [B, 3, H, W] -> map [B, D, H/32, W/32]; D is 512 or 2048."""
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = F.relu(normed(self.conv1, self.bn1, x), inplace=True)
         x = F.max_pool2d(x, 3, 2, 1)
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
