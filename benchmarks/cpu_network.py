@@ -26,7 +26,7 @@ from pluralis.models import create_model, efficientnet, resnet
 
 CLASSES = 20
 KINDS = ("plain", "folded", "folded and kept")
-CASES = (("efficientnet_lite0", 256, 32), ("efficientnet_lite0", 128, 32), ("resnet18", 224, 32))
+CASES = (("efficientnet_lite0", 256, 32), ("efficientnet_lite0", 128, 32), ("resnet18", 224, 32), ("resnet50", 64, 4))
 
 
 def main(rounds: int, json_file: str | None) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from pluralis.data.loader import Loader
 from pluralis.errors import DataError, Interrupted, RecipeError
 from pluralis.evaluate import Last, Rule, evaluate, predict
 from pluralis.finite import FiniteCheck
+from pluralis.freed_memory import return_freed_memory
 from pluralis.method import Clock, Method
 from pluralis.optim import (
     clip_groups,
@@ -162,6 +163,7 @@ def fit(
         clock = Clock(number + 1)
 
     run.finish()
+    return_freed_memory()  # that a network on the CPU kept for its next step
     return run.result
 
 

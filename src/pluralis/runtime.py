@@ -57,7 +57,10 @@ class Runtime:
             net.record(self.record and alone and not self.compile and net.backbone.recordable)
 
     def lay_out(self, net: nn.Module) -> None:
-        """Move a network to the device, in the layout that its convolutions are fastest in."""
+        """Move a network to the device, in the layout that its convolutions are fastest in.
+
+        On a CPU the process keeps the memory of its maps from then on (`freed_memory.py`).
+        """
         net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.device.type == "cpu" and any(isinstance(module, nn.Conv2d) for module in net.modules()):
             keep_freed_memory()

@@ -23,8 +23,9 @@ from pluralis import distributed
 from pluralis.data import decoded
 from pluralis.data.augment import get_augment, make_view, resize
 from pluralis.data.reused import Reused
-from pluralis.data.workers import keep_memory, make_ahead
+from pluralis.data.workers import make_ahead
 from pluralis.errors import DataError, RecipeError
+from pluralis.freed_memory import keep_smaller_blocks
 from pluralis.labels import Labels
 from pluralis.method import Batch, Clock
 from pluralis.seeding import generator
@@ -228,7 +229,7 @@ class Loader:
             pictures = self._decoded(batches, self.device.type == "cuda")
         ready = zip(every, pictures, strict=True)
         if self.device.type == "cpu" and not self._flat:
-            keep_memory()
+            keep_smaller_blocks()
             yield from _ahead((index, finish(index, pixels)) for index, pixels in ready)
         else:
             for index, pixels in ready if here else _ahead(ready):

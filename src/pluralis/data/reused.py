@@ -1,7 +1,7 @@
 """Memory of batches that serves again when nobody holds them any more.
 
-The C library gives blocks of more than 32 MiB back to the kernel, which clears and maps their pages for the next batch:
-that takes as long as half of the augmentation.
+In a thread that works ahead the C library gives large blocks back to the kernel, however it is set up, and the kernel
+clears and maps their pages for the next batch: that takes as long as half of the augmentation.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from pluralis.errors import DataError, PluralisError
+from pluralis.freed_memory import keep_smaller_blocks, return_freed_memory
 
 _PLACES = 2  # of a worker: one is filled while the other one waits for its turn
-_KEPT = 31 * 2**20
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,6 @@ def make_ahead(
             yield made
 
 
-def keep_memory() -> None:
-    """Have the C library keep what pictures and batches leave behind.
-
-    It gives freed memory back to the kernel and asks for it again at the next picture, which can take as long as
-    decoding one. Blocks up to the size of the largest that it has seen freed it keeps, but for 32 MiB at most.
-    """
-    bytearray(_KEPT)
-
-
 @contextmanager
 def _started(
     make: Callable[[Tensor], Tensor], batches: Sequence[Tensor], count: int, room: int
@@ -143,7 +134,8 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])  # held back until here
     torch.set_num_threads(1)  # the threads of the first process are not here, and the cores have a worker each
-    keep_memory()
+    return_freed_memory()  # what the first process keeps for itself: its pages would be copied when it writes there
+    keep_smaller_blocks()
     gc.freeze()  # else whatever the first process holds is searched for garbage again and again
     answer: tuple[torch.dtype, torch.Size] | Exception
     while True:

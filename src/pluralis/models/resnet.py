@@ -14,23 +14,17 @@ from pluralis.models.stochastic_depth import Skip
 
 
 class _Projection(nn.Sequential):
-    """1x1 and a norm."""
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
-        conv = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
-        super().__init__(conv, nn.BatchNorm2d(out_channels))
+    """A convolution and its norm."""
 
     def forward(self, x: Tensor) -> Tensor:
-        conv, norm = self
-        assert isinstance(norm, nn.BatchNorm2d)
-        return normed(conv, norm, x)
+        return normed(self[0], self[1], x)
 
 
 def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module | None:
     """The projection on the skip path, or None where input and output have the same shape."""
     if stride == 1 and in_channels == out_channels:
         return None
-    return _Projection(in_channels, out_channels, stride)
+    return _Projection(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
 
 
 class BasicBlock(nn.Module):
