@@ -17,8 +17,8 @@ Groups of runs, in this order:
     ideas        options of our default and of its head, one seed, and all labels with the same head
     start        heads from the other bias: pooled class maps and `gr` from log-odds, others with mean pooling from zero
     decoder      what of LAC is its head, its rates and its two terms
-    kept-…       fair, ratios, default, large, draw, mean, shares, picks or ideas, with the statistics of the batch
-                 norms kept as they are
+    kept-…       fair, ratios, default, large, draw, mean, shares, picks, ideas or start, with the statistics of the
+                 batch norms kept as they are
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -302,6 +302,7 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "5 folds": ("method.params.folds=5",),
     "refresh 0.1": ("method.params.refresh=0.1",),
     "r learned": ("model.head_params.r=learn",),
+    "student from log-odds": ("method.params.student_start=log-odds",),
 }
 
 
@@ -368,7 +369,7 @@ class Bench:
             "start": start_rows,
             "decoder": decoder_rows,
         }
-        for name in ("fair", "ratios", "default", "large", "draw", "mean", "shares", "picks", "ideas"):
+        for name in ("fair", "ratios", "default", "large", "draw", "mean", "shares", "picks", "ideas", "start"):
             made[f"kept-{name}"] = partial(kept_rows, made[name])
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
         return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]

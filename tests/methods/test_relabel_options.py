@@ -23,6 +23,7 @@ from pluralis.labels import Labels
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods import create_method, start_heads
 from pluralis.methods.relabel import Relabel
+from pluralis.methods.start import start_values
 from pluralis.models import create_model
 from pluralis.stage import Stage
 from tests.children import call, call_in_two
@@ -184,6 +185,18 @@ def test_students_alone_see_the_strong_view(view: str) -> None:
     assert frozen_network(relabel(), Stage(freeze=-1, augment="none"))
 
 
+@pytest.mark.parametrize(("params", "expected"), [({}, "equal"), ({"student_start": "log-odds"}, "log-odds")])
+def test_students_above_class_maps_start_from_what_is_asked_for(params: dict[str, Any], expected: str) -> None:
+    setup = Setup(lambda: create_model("tiny", 4, "lse"), 4, LABELS)
+    method = create_method("relabel", setup, {"views": "fast", **params})
+    start_heads(method, LABELS)
+    (_, net), *_ = method.networks()
+    assert torch.equal(net.head.get_parameter("fc.bias"), start_values(LABELS, "equal"))  # of the teacher in any case
+    method.start_stage(Clock(0), lambda views, rows=None: torch.zeros(len(LABELS), 4))
+    method.start_stage(Clock(1), lambda views, rows=None: torch.zeros(len(LABELS), 4))
+    assert torch.equal(net.head.get_parameter("fc.bias"), start_values(LABELS, expected))
+
+
 def test_soft_labels_move_with_the_student_in_the_second_half_of_the_last_stage() -> None:
     method, before = labelled(refresh=0.2, rounds=2)
     method.soft.value[:] = torch.from_numpy(before)
@@ -331,6 +344,7 @@ def test_two_processes_are_one(tmp_path: Path, params: dict[str, Any]) -> None:
         ({"refresh": 1.5}, "refresh is 1.5"),
         ({"refresh": True}, "refresh is True"),
         ({"pair": 2}, "pair is 2"),
+        ({"student_start": "zero"}, "student_start is 'zero'"),
     ],
 )
 def test_bad_parameters(params: dict[str, Any], part: str) -> None:

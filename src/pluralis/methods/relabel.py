@@ -23,6 +23,7 @@ from pluralis.views import VIEWS, Views
 from pluralis.written_rates import chances_by_rates
 
 _NAME = "method relabel"
+_STARTS = ("head", "log-odds")
 _STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of the augmentations
 
 
@@ -60,6 +61,7 @@ class Relabel(Method):
              that the plan names, teachers do not. "strong-crop": that of a random crop.
     refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
              r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
+    student_start  "log-odds": where students start above pooled maps too, whatever teachers start from.
     pair     two students f and g, which start from different heads. f learns from (t + r′_g)/2, where r′_g is the
              posterior by g's logits without gradient, and g from (t + r′_f)/2. They predict by the mean of their
              logits, and `refresh` takes the mean of r′_f and r′_g.
@@ -93,6 +95,7 @@ class Relabel(Method):
         student: str = "plain",
         refresh: float = 0.0,
         pair: bool = False,
+        student_start: str = "head",
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
@@ -103,6 +106,7 @@ class Relabel(Method):
         self.folds = _folds(folds, setup)
         self.teachers = max(self.folds, 1)
         self.student = choice(_NAME, "student", student, _STUDENTS)
+        self.student_start = choice(_NAME, "student_start", student_start, _STARTS)
         self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
         self.net = setup.make_net()
@@ -145,8 +149,9 @@ class Relabel(Method):
             self.first_peer.put_back(self.peer)
             self.taught.fill_(True)
         assert self.labels is not None
+        bias = self.restart_bias if self.student_start == "head" else self.student_start
         for _, student in self.networks():
-            student.head.set_bias(start_values(self.labels, self.restart_bias))
+            student.head.set_bias(start_values(self.labels, bias))
 
     def _check_views(self, predict_train: PredictTrain) -> None:
         """Every view of a few rows: what cannot be looked at so should show before a stage is trained."""
