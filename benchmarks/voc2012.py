@@ -56,6 +56,7 @@ MORE_VIEWS = ("standard", "thorough")
 # Of methods that have changed since the first runs: what a recipe meant then that does not say it.
 FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
     "csl": {"likely": 5},
+    "relabel": {"student_start": "head"},
     "splc": {"variant": "hill"},
     "vpu": {"no_positive": "keep"},
 }
@@ -131,7 +132,7 @@ def comparator_rows() -> Iterator[Row]:
     done = {row.method for row in fair_rows()} | {"bce"}
     for name in every_method():
         if name not in done:
-            yield Row("comparators", name, name, seeds=2)
+            yield Row("comparators", name, name, SYSTEMS.get(name, ()), seeds=2)
     linear = ("method.params.linear_epochs=5", "train.epochs=5")
     yield Row("comparators", "role, linear start", "role", linear, seeds=2)
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
@@ -219,12 +220,13 @@ def ratio_rows() -> Iterator[Row]:
             yield Row("ratios", f"{method}, {percent} % known", method, (*share, *ramp), seeds=1)
         # Present and absent ones are written alike, so that what is unknown says nothing: the rate 0.
         chance = ('method.params.loss_params={mechanism="rate", rate=0.0}',)
-        yield Row("ratios", f"relabel, {percent} % known", "relabel", (*share, "model.head=linear", *chance), seeds=1)
+        settings = (*share, "model.head=linear", *SYSTEMS["relabel"], *chance)
+        yield Row("ratios", f"relabel, {percent} % known", "relabel", settings, seeds=1)
 
 
 LSE = ("model.head=lse",)
 SYSTEMS = {  # name -> settings under the fair recipe
-    "relabel": (),
+    "relabel": ("method.params.student_start=head",),  # as all was measured before it was another; see the ideas
     "all labels": ("data.protocol=complete",),
     "an": (),
     "gr": (),
@@ -270,14 +272,14 @@ def share_rows() -> Iterator[Row]:
         learned = '{mechanism="rate", unlabelled="absent"}'
         given = f'{{mechanism="rate", rate={percent / 100}}}'
         for name, method, settings in (
-            ("relabel", "relabel", ()),
+            ("relabel", "relabel", SYSTEMS["relabel"]),
             ("selection", "selection", ()),
             ("an", "an", ()),
             ("pu-mlc", "pu-mlc", ()),
             ("cls", "cls", ("method.params.ramp=1",)),
-            ("relabel, rate given", "relabel", (f"method.params.loss_params={given}",)),
+            ("relabel, rate given", "relabel", (*SYSTEMS["relabel"], f"method.params.loss_params={given}")),
             ("selection, rate learned", "selection", (f"method.params={learned}",)),
-            ("relabel, rate learned", "relabel", (f"method.params.loss_params={learned}",)),
+            ("relabel, rate learned", "relabel", (*SYSTEMS["relabel"], f"method.params.loss_params={learned}")),
         ):
             yield Row("shares", f"{name}, {percent} % left", method, (*share, *settings), seeds=1)
 
@@ -308,7 +310,7 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
 
 def idea_rows() -> Iterator[Row]:
     for idea, settings in IDEAS.items():
-        yield Row("ideas", f"relabel, {idea}", "relabel", (*LSE, *settings), 1, views=True)
+        yield Row("ideas", f"relabel, {idea}", "relabel", (*SYSTEMS["relabel"], *LSE, *settings), 1, views=True)
     for name in ("all labels", "selection"):  # to be compared with the same head
         yield Row("ideas", f"{name}, csra", _method(name), (*SYSTEMS[name], *LSE, CSRA), 1, views=True)
 

@@ -94,17 +94,27 @@ def test_what_is_named_stays_and_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch_size", "epochs", "steps"),
-    [(1, 32, 100, 1), (100, 32, 100, 4), (165, 32, 100, 6), (800, 32, 24, 25), (800, 16, 12, 50), (4574, 32, 10, 143)],
-)
-def test_few_rows_are_gone_through_more_often(rows: int, batch_size: int, epochs: int, steps: int) -> None:
-    plan = Recipe().with_settings([f"train.batch_size={batch_size}"])
+    ("rows", "batch_size", "epochs", "fine_tuned", "steps"),
+    [
+        (1, 32, 100, 60, 1), (100, 32, 100, 15, 4), (165, 32, 100, 10, 6), (800, 32, 24, 10, 25),
+        (800, 16, 12, 10, 50), (4574, 32, 10, 10, 143),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["fine-tuned", "frozen", "random weights"])
+def test_few_rows_are_gone_through_more_often(
+    rows: int, batch_size: int, epochs: int, fine_tuned: int, steps: int, how: str
+) -> None:
+    """Not as often by a whole network that starts from weights, which would learn them by heart."""
+    parts = {"fine-tuned": [], "frozen": ["train.freeze=-1"], "random weights": ["model.weights="]}[how]
+    plan = Recipe().with_settings([f"train.batch_size={batch_size}", *parts])
     recipe, said = settle(plan, TensorImages(torch.zeros(rows, 3, 2, 2, dtype=torch.uint8)))
-    assert recipe.train.epochs == epochs == plan.train.for_rows(rows).epochs
+    expected, fewest = (fine_tuned, 60) if how == "fine-tuned" else (epochs, 600)
+    pretrained = how != "random weights"
+    assert recipe.train.epochs == expected == plan.train.for_rows(rows, pretrained).epochs
     (line,) = [line for line in said if line.startswith("epochs")]
-    assert f"epochs {epochs}: the {rows:,} images to train on make {steps} steps" in line
-    assert ("600" in line) == (epochs > 10)
-    assert replace(plan.train, epochs=7).for_rows(rows).epochs == 7
+    assert f"epochs {expected}: the {rows:,} images to train on make {steps} steps" in line
+    assert line.endswith(f"learning takes some {fewest}") == (expected > 10)
+    assert replace(plan.train, epochs=7).for_rows(rows, pretrained).epochs == 7
 
 
 @pytest.mark.parametrize(("sides", "size"), [([(640, 320), (400, 330), (50, 50)], 320), ([(640, 319)] * 2, 256)])
@@ -116,7 +126,7 @@ def test_size_follows_the_shorter_side_of_half_of_the_pictures(
         Image.new("RGB", side).save(path)
     recipe, said = settle(Recipe(), ImageFiles(paths))
     assert recipe.data.size == size
-    chosen = ["method relabel", "head lse", "freeze_bn true", f"size {size}", "epochs 100"]
+    chosen = ["method relabel", "head lse", "freeze_bn true", f"size {size}", "epochs 60"]
     assert [line.split(":")[0] for line in said][:5] == chosen
 
 
@@ -152,7 +162,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
     assert recipe.method.params == {
         "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
-        "refresh": 0.0, "pair": False, "student_start": "head",
+        "refresh": 0.0, "pair": False, "student_start": "log-odds",
         "loss_params": {"mechanism": "one", "a": 1.0, "unlabelled": "skip"},
     }  # fmt: skip
     assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}

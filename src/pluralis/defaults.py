@@ -18,7 +18,7 @@ from pluralis.losses import LOSSES
 from pluralis.methods import method_class
 from pluralis.methods.relabel import looks
 from pluralis.models import HEADS
-from pluralis.stage import FEWEST_STEPS, USUAL_EPOCHS, Stage
+from pluralis.stage import USUAL_EPOCHS, Stage
 
 LARGE, USUAL = 320, 256
 DECODER_LR = 3e-5  # with heads at ten times that
@@ -68,9 +68,10 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         recipe = replace(recipe, data=replace(recipe.data, size=size))
         said.append(f"size {size}: the shorter side of half of the pictures is {side:.0f} pixels or more")
     if recipe.train.epochs == 0:
-        recipe = replace(recipe, train=recipe.train.for_rows(len(images)))
+        pretrained = bool(recipe.model.weights)
+        recipe = replace(recipe, train=recipe.train.for_rows(len(images), pretrained))
         epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
-        few = f", and learning takes some {FEWEST_STEPS}" if epochs > USUAL_EPOCHS else ""
+        few = f", and learning takes some {recipe.train.fewest_steps(pretrained)}" if epochs > USUAL_EPOCHS else ""
         said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
     if recipe.method.name == "relabel":
         if _on_features(recipe) and "views" not in recipe.method.params:

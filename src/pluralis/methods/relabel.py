@@ -23,7 +23,7 @@ from pluralis.views import VIEWS, Views
 from pluralis.written_rates import chances_by_rates
 
 _NAME = "method relabel"
-_STARTS = ("head", "log-odds")
+_STARTS = ("log-odds", "head")
 _STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of the augmentations
 
 
@@ -48,8 +48,8 @@ class Relabel(Method):
     label then keeps its calibrated p, as if nobody had looked; where somebody did, `selection` with unlabelled =
     "absent" is right.
 
-    A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
-    log-odds whatever the loss is, unless a bias is stated or the head puts another in their place (`lse` and `csra`).
+    A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from the
+    log-odds of what it is to learn, the mean of t, whatever loss and head are, unless a bias is stated.
 
     Options, all off by default; they combine:
 
@@ -61,7 +61,8 @@ class Relabel(Method):
              that the plan names, teachers do not. "strong-crop": that of a random crop.
     refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
              r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
-    student_start  "log-odds": where students start above pooled maps too, whatever teachers start from.
+    student_start  "head": students start as the head would without soft labels: from the log-odds of the written ones,
+             or from equal biases above pooled maps (`lse`, `csra`).
     pair     two students f and g, which start from different heads. f learns from (t + r′_g)/2, where r′_g is the
              posterior by g's logits without gradient, and g from (t + r′_f)/2. They predict by the mean of their
              logits, and `refresh` takes the mean of r′_f and r′_g.
@@ -95,7 +96,7 @@ class Relabel(Method):
         student: str = "plain",
         refresh: float = 0.0,
         pair: bool = False,
-        student_start: str = "head",
+        student_start: str = "log-odds",
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
@@ -149,9 +150,12 @@ class Relabel(Method):
             self.first_peer.put_back(self.peer)
             self.taught.fill_(True)
         assert self.labels is not None
-        bias = self.restart_bias if self.student_start == "head" else self.student_start
         for _, student in self.networks():
-            student.head.set_bias(start_values(self.labels, bias))
+            if self.stated_bias or self.student_start == "head":
+                start = start_values(self.labels, self.stated_bias or student.head.start_bias)
+            else:
+                start = start_values(self.labels, "log-odds", guessed=self.soft.value.double().sum(0).cpu())
+            student.head.set_bias(start)
 
     def _check_views(self, predict_train: PredictTrain) -> None:
         """Every view of a few rows: what cannot be looked at so should show before a stage is trained."""
