@@ -132,7 +132,7 @@ def comparator_rows() -> Iterator[Row]:
     done = {row.method for row in fair_rows()} | {"bce"}
     for name in every_method():
         if name not in done:
-            yield Row("comparators", name, name, SYSTEMS.get(name, ()), seeds=2)
+            yield Row("comparators", name, name, seeds=2)
     linear = ("method.params.linear_epochs=5", "train.epochs=5")
     yield Row("comparators", "role, linear start", "role", linear, seeds=2)
     yield Row("comparators", "an, cam-boost head", "an", ("model.head=cam-boost",), seeds=2)
@@ -220,13 +220,12 @@ def ratio_rows() -> Iterator[Row]:
             yield Row("ratios", f"{method}, {percent} % known", method, (*share, *ramp), seeds=1)
         # Present and absent ones are written alike, so that what is unknown says nothing: the rate 0.
         chance = ('method.params.loss_params={mechanism="rate", rate=0.0}',)
-        settings = (*share, "model.head=linear", *SYSTEMS["relabel"], *chance)
-        yield Row("ratios", f"relabel, {percent} % known", "relabel", settings, seeds=1)
+        yield Row("ratios", f"relabel, {percent} % known", "relabel", (*share, "model.head=linear", *chance), seeds=1)
 
 
 LSE = ("model.head=lse",)
 SYSTEMS = {  # name -> settings under the fair recipe
-    "relabel": ("method.params.student_start=head",),  # as all was measured before it was another; see the ideas
+    "relabel": (),
     "all labels": ("data.protocol=complete",),
     "an": (),
     "gr": (),
@@ -272,14 +271,14 @@ def share_rows() -> Iterator[Row]:
         learned = '{mechanism="rate", unlabelled="absent"}'
         given = f'{{mechanism="rate", rate={percent / 100}}}'
         for name, method, settings in (
-            ("relabel", "relabel", SYSTEMS["relabel"]),
+            ("relabel", "relabel", ()),
             ("selection", "selection", ()),
             ("an", "an", ()),
             ("pu-mlc", "pu-mlc", ()),
             ("cls", "cls", ("method.params.ramp=1",)),
-            ("relabel, rate given", "relabel", (*SYSTEMS["relabel"], f"method.params.loss_params={given}")),
+            ("relabel, rate given", "relabel", (f"method.params.loss_params={given}",)),
             ("selection, rate learned", "selection", (f"method.params={learned}",)),
-            ("relabel, rate learned", "relabel", (*SYSTEMS["relabel"], f"method.params.loss_params={learned}")),
+            ("relabel, rate learned", "relabel", (f"method.params.loss_params={learned}",)),
         ):
             yield Row("shares", f"{name}, {percent} % left", method, (*share, *settings), seeds=1)
 
@@ -304,13 +303,13 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "5 folds": ("method.params.folds=5",),
     "refresh 0.1": ("method.params.refresh=0.1",),
     "r learned": ("model.head_params.r=learn",),
-    "student from log-odds": ("method.params.student_start=log-odds",),
+    "student from soft labels": ("method.params.student_start=soft",),
 }
 
 
 def idea_rows() -> Iterator[Row]:
     for idea, settings in IDEAS.items():
-        yield Row("ideas", f"relabel, {idea}", "relabel", (*SYSTEMS["relabel"], *LSE, *settings), 1, views=True)
+        yield Row("ideas", f"relabel, {idea}", "relabel", (*LSE, *settings), 1, views=True)
     for name in ("all labels", "selection"):  # to be compared with the same head
         yield Row("ideas", f"{name}, csra", _method(name), (*SYSTEMS[name], *LSE, CSRA), 1, views=True)
 
@@ -326,6 +325,8 @@ def start_rows() -> Iterator[Row]:
 def kept_rows(rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     for row in rows():
         settings = (*row.settings, "train.freeze_bn=true")
+        if row.method == "relabel" and not any("student_start" in setting for setting in settings):
+            settings += ("method.params.student_start=head",)  # as all was measured before `train` chose another
         yield dataclasses.replace(row, group=f"kept-{row.group}", settings=settings)
 
 

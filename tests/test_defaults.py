@@ -12,7 +12,7 @@ from PIL import Image
 from pluralis.config import Recipe
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import TensorImages
-from pluralis.defaults import settle
+from pluralis.defaults import filled, settle
 from pluralis.errors import RecipeError
 from pluralis.run import Hooks, train
 
@@ -94,27 +94,51 @@ def test_what_is_named_stays_and_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch_size", "epochs", "fine_tuned", "steps"),
+    ("rows", "batch_size", "epochs", "fewer", "steps"),
     [
         (1, 32, 100, 60, 1), (100, 32, 100, 15, 4), (165, 32, 100, 10, 6), (800, 32, 24, 10, 25),
         (800, 16, 12, 10, 50), (4574, 32, 10, 10, 143),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("how", ["fine-tuned", "frozen", "random weights"])
+@pytest.mark.parametrize(
+    ("parts", "by_heart"),
+    [
+        ([], True), (["method.name=selection"], True), (["method.name=an"], False), (["train.freeze=-1"], False),
+        (["model.weights="], False),
+    ],
+)  # fmt: skip
 def test_few_rows_are_gone_through_more_often(
-    rows: int, batch_size: int, epochs: int, fine_tuned: int, steps: int, how: str
+    rows: int, batch_size: int, epochs: int, fewer: int, steps: int, parts: list[str], by_heart: bool
 ) -> None:
-    """Not as often by a whole network that starts from weights, which would learn them by heart."""
-    parts = {"fine-tuned": [], "frozen": ["train.freeze=-1"], "random weights": ["model.weights="]}[how]
+    """Not as often where a whole network that starts from weights would learn them by heart."""
     plan = Recipe().with_settings([f"train.batch_size={batch_size}", *parts])
     recipe, said = settle(plan, TensorImages(torch.zeros(rows, 3, 2, 2, dtype=torch.uint8)))
-    expected, fewest = (fine_tuned, 60) if how == "fine-tuned" else (epochs, 600)
-    pretrained = how != "random weights"
-    assert recipe.train.epochs == expected == plan.train.for_rows(rows, pretrained).epochs
+    expected, fewest = (fewer, 60) if by_heart else (epochs, 600)
+    assert recipe.train.epochs == expected == plan.train.for_rows(rows, fewest).epochs
     (line,) = [line for line in said if line.startswith("epochs")]
     assert f"epochs {expected}: the {rows:,} images to train on make {steps} steps" in line
     assert line.endswith(f"learning takes some {fewest}") == (expected > 10)
-    assert replace(plan.train, epochs=7).for_rows(rows, pretrained).epochs == 7
+    assert replace(plan.train, epochs=7).for_rows(rows).epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("parts", "start"),
+    [
+        ([], "soft"), (["train.freeze_bn=false"], "head"), (["model.weights="], "head"), (["train.freeze=-1"], None),
+        (["method.start_bias=zero"], "head"), (["method.params.student_start=head"], "head"),
+        (["train.freeze_bn=false", "method.params.student_start=soft"], "soft"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("named", [False, True])
+def test_students_start_from_soft_labels_where_norms_stay(parts: list[str], start: str | None, named: bool) -> None:
+    plan = Recipe().with_settings([*(["method.name=relabel"] if named else []), *parts])
+    recipe, said = settle(plan, PIXELS)
+    assert (recipe.method.name == "relabel") == (named or start is not None)
+    if recipe.method.name == "relabel":
+        assert filled(recipe).method.params["student_start"] == (start or "head")
+    chosen = start == "soft" and "method.params.student_start=soft" not in parts
+    assert any(line.startswith("student_start soft") for line in said) == chosen
+    assert settle(recipe, PIXELS)[0] == recipe
 
 
 @pytest.mark.parametrize(("sides", "size"), [([(640, 320), (400, 330), (50, 50)], 320), ([(640, 319)] * 2, 256)])
@@ -162,7 +186,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
     assert recipe.method.params == {
         "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
-        "refresh": 0.0, "pair": False, "student_start": "log-odds",
+        "refresh": 0.0, "pair": False, "student_start": "soft",
         "loss_params": {"mechanism": "one", "a": 1.0, "unlabelled": "skip"},
     }  # fmt: skip
     assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}
@@ -171,7 +195,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     assert frozen.method.params == {"mechanism": "one", "a": 1.0, "unlabelled": "skip"}
     assert settle(recipe, PIXELS)[0] == recipe
     named, _ = settle(Recipe().with_settings([], {"method.name": "relabel", "model.head": "lse"}), PIXELS)
-    assert (named.method.params, named.model.head_params) == ({}, {})
+    assert (named.method.params, named.model.head_params) == ({"student_start": "soft"}, {})
 
 
 def test_a_run_that_was_stored_without_the_parameters_goes_on(tmp_path: Path) -> None:

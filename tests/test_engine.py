@@ -37,14 +37,6 @@ def test_a_plan_that_leaves_the_epochs_open_goes_by_the_rows() -> None:
     assert len(result.history) == 13  # 624 steps
 
 
-def test_a_network_that_was_trained_before_does_not_learn_few_rows_by_heart() -> None:
-    method, data = loss_method("an"), scenes(12)
-    for _, net in method.networks():
-        net.backbone.pretrained = True
-    result = fit(method, data, plan(epochs=0, batch_size=1, augment="none"))
-    assert len(result.history) == 10  # 120 steps; 50 epochs otherwise
-
-
 @pytest.mark.parametrize("name", ["an", "cls", "relabel"])
 @pytest.mark.parametrize(
     ("weights", "stated", "kept"), [(True, None, True), (False, None, False), (True, False, False), (False, True, True)]

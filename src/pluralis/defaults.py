@@ -18,10 +18,14 @@ from pluralis.losses import LOSSES
 from pluralis.methods import method_class
 from pluralis.methods.relabel import looks
 from pluralis.models import HEADS
-from pluralis.stage import USUAL_EPOCHS, Stage
+from pluralis.stage import FEWEST_STEPS, USUAL_EPOCHS, Stage
 
 LARGE, USUAL = 320, 256
 DECODER_LR = 3e-5  # with heads at ten times that
+# A network that knows pictures already soon learns few of them by heart: what was written, and that all else is absent.
+# These methods go by what it says of the rest, of the very images that it was trained on.
+BY_HEART = ("relabel", "selection")
+FEWEST_BY_HEART = 60
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
 
 
@@ -33,14 +37,17 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     norms   of a backbone that trains keep their statistics (`freeze_bn`) if it was trained before
     lr      of `lac` with the head that is chosen here: 3e-5 in the place of the usual 1e-4
     size    320 where half of the pictures are that large, 256 otherwise
-    epochs  10, and more where they are few steps (`Stage.for_rows`)
+    epochs  10, and more where they are few steps (`Stage.for_rows`): 600 are few, but only 60 for the methods of
+            `BY_HEART` on a backbone that trains and did so before
     views   of `relabel`: `fast` on features, which have no others
+    start   of the second network of `relabel`: `soft` where norms keep their statistics
 
     A method and a head that are chosen here come with all of their parameters, so that the run's folder tells them
     whatever the defaults may become. The seed of a protocol that does not state one is written down too.
     """
     said = []
     frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
+    open_start = recipe.method.start_bias == "method" and "student_start" not in recipe.method.params
     if recipe.method.name == AUTO:
         name, why = ("selection", "frozen backbone") if frozen else ("relabel", "backbone that trains")
         recipe = replace(recipe, method=replace(recipe.method, name=name, params=_params(name, recipe.method.params)))
@@ -68,15 +75,19 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         recipe = replace(recipe, data=replace(recipe.data, size=size))
         said.append(f"size {size}: the shorter side of half of the pictures is {side:.0f} pixels or more")
     if recipe.train.epochs == 0:
-        pretrained = bool(recipe.model.weights)
-        recipe = replace(recipe, train=recipe.train.for_rows(len(images), pretrained))
+        by_heart = recipe.method.name in BY_HEART and recipe.model.weights and not frozen
+        fewest = FEWEST_BY_HEART if by_heart else FEWEST_STEPS
+        recipe = replace(recipe, train=recipe.train.for_rows(len(images), fewest))
         epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
-        few = f", and learning takes some {recipe.train.fewest_steps(pretrained)}" if epochs > USUAL_EPOCHS else ""
+        few = f", and learning takes some {fewest}" if epochs > USUAL_EPOCHS else ""
         said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
     if recipe.method.name == "relabel":
         if _on_features(recipe) and "views" not in recipe.method.params:
             recipe = _with_params(recipe, {"views": "fast"})
             said.append("views fast: features have no others")
+        if recipe.train.freeze_bn and not frozen and open_start:
+            recipe = _with_params(recipe, {"student_start": "soft"})
+            said.append("student_start soft: the second network starts from how often soft labels are present")
         said.append(_relabelling(recipe))
     if recipe.data.protocol in DRAWN:
         recipe = replace(recipe, data=replace(recipe.data, protocol_seed=recipe.data.draw_seed))

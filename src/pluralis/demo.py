@@ -40,9 +40,8 @@ SETTINGS: dict[str, list[str]] = {
     "em-apl": ["method.params.warmup=3"],
     "cls": ["method.params.ramp=1", _RARE],
     "lac": ["model.head=label-decoder", "model.head_params.dim=64", "method.params.warmup=2", "train.epochs=3", _RARE],
-    # One view: the mirror image of a digit is none. Where norms learn, as here, its second network starts better as the
-    # first does.
-    "relabel": ["model.head=lse", "method.params.views=fast", "method.params.student_start=head"],
+    # One view: the mirror image of a digit is none.
+    "relabel": ["model.head=lse", "method.params.views=fast"],
     UPPER: ["model.head=lse"],  # with a weaker head than the others have it would bound nothing
 }
 

@@ -81,7 +81,7 @@ def fit(
     ([0, 1, 0, 1], 49)
     """
     _check(method, data, plan)
-    plan = plan.for_rows(len(data), {net.backbone.pretrained for _, net in method.networks()} == {True})
+    plan = plan.for_rows(len(data))
     if distributed.rank() == 0:
         for line in cautions(method, data.labels, plan):
             warn(line)

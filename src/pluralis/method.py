@@ -118,8 +118,8 @@ class Method(nn.Module):
     """What they start from instead where the backbone learns with them, whatever the head; "" for no other."""
     start_rate: float = 1.0
     """The share of present labels that are taken to be written at the start: `log-odds` are those of f / start_rate."""
-    stated_bias: str = ""
-    """The bias that a recipe states, for heads that start anew in a later stage too; "" where it states none."""
+    restart_bias: str = "log-odds"
+    """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
     memory: ClassVar[tuple[str, ...]] = ()
     """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
 

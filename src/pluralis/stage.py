@@ -9,6 +9,8 @@ from typing import Any
 
 from pluralis.errors import RecipeError
 
+USUAL_EPOCHS, FEWEST_STEPS, MOST_EPOCHS = 10, 600, 100
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -60,32 +62,20 @@ class Stage:
         """
         return self.freeze_bn if self.freeze_bn is not None else pretrained and self.freeze >= 0
 
-    def for_rows(self, rows: int, pretrained: bool) -> Stage:
+    def for_rows(self, rows: int, fewest_steps: int = FEWEST_STEPS) -> Stage:
         """The stage with a number of epochs: its own, or one that suits so many rows.
 
-        10, or as many as make `fewest_steps`, but no more than 100.
+        10, or as many as make `fewest_steps`, but no more than 100. After a few dozen steps a head is still next to
+        what it started with, and the probabilities with it.
 
-        >>> [Stage().for_rows(rows, pretrained=True).epochs for rows in (5000, 206, 100)]
-        [10, 10, 15]
-        >>> [Stage(freeze=-1).for_rows(rows, pretrained=True).epochs for rows in (5000, 206, 100)]
-        [10, 86, 100]
+        >>> Stage().for_rows(5000).epochs, Stage().for_rows(206).epochs, Stage(epochs=3).for_rows(206).epochs
+        (10, 86, 3)
         """
         if self.epochs:
             return self
-        wanted = math.ceil(self.fewest_steps(pretrained) / max(1, math.ceil(rows / self.batch_size)))
+        wanted = math.ceil(fewest_steps / max(1, math.ceil(rows / self.batch_size)))
         return replace(self, epochs=min(max(USUAL_EPOCHS, wanted), MOST_EPOCHS))
 
-    def fewest_steps(self, pretrained: bool) -> int:
-        """How many steps it takes at least: 600, and 60 for a backbone that trains and did so before.
-
-        After a few dozen steps a new head is still next to what it started with, and the probabilities with it. A
-        whole network that knows pictures already learns few of them by heart soon after: which labels were written, and
-        that all others are absent.
-        """
-        return 60 if pretrained and self.freeze >= 0 else 600
-
-
-USUAL_EPOCHS, MOST_EPOCHS = 10, 100
 
 _CHOICES = {
     "optimizer": ("adam", "adamw", "sgd"),

@@ -167,7 +167,7 @@ def _candidates(recipe: Recipe, images: Images, hooks: Hooks) -> tuple[Candidate
 
 def head_alone(rows: int) -> Stage:
     """How the head alone is trained: for longer where there are few rows, as any stage whose epochs are open."""
-    return replace(HEAD_ALONE, epochs=max(HEAD_ALONE.epochs, replace(HEAD_ALONE, epochs=0).for_rows(rows, True).epochs))
+    return replace(HEAD_ALONE, epochs=max(HEAD_ALONE.epochs, replace(HEAD_ALONE, epochs=0).for_rows(rows).epochs))
 
 
 def selection_in(recipe: Recipe) -> Recipe:

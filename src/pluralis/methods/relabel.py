@@ -12,10 +12,11 @@ from torch import Tensor
 from pluralis import distributed
 from pluralis.calibration import calibrate
 from pluralis.errors import RecipeError
+from pluralis.labels import Labels
 from pluralis.losses import LOSSES, Loss, Selection, create_loss, selection_posterior
 from pluralis.losses.base import Late
 from pluralis.method import Batch, Clock, Method, PredictTrain, Setup, loss_group
-from pluralis.methods.start import start_values
+from pluralis.methods.start import log_odds, start_values
 from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
 from pluralis.state import Kept, LabelState
@@ -23,7 +24,8 @@ from pluralis.views import VIEWS, Views
 from pluralis.written_rates import chances_by_rates
 
 _NAME = "method relabel"
-_STARTS = ("log-odds", "head")
+_STARTS = ("head", "soft")
+_ROWS_AT_ONCE = 2**16  # of soft labels that are added up: what float64 takes is more than they do
 _STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of the augmentations
 
 
@@ -48,8 +50,8 @@ class Relabel(Method):
     label then keeps its calibrated p, as if nobody had looked; where somebody did, `selection` with unlabelled =
     "absent" is right.
 
-    A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from the
-    log-odds of what it is to learn, the mean of t, whatever loss and head are, unless a bias is stated.
+    A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
+    log-odds whatever the loss is, unless a bias is stated or the head puts another in their place (`lse` and `csra`).
 
     Options, all off by default; they combine:
 
@@ -61,8 +63,8 @@ class Relabel(Method):
              that the plan names, teachers do not. "strong-crop": that of a random crop.
     refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
              r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
-    student_start  "head": students start as the head would without soft labels: from the log-odds of the written ones,
-             or from equal biases above pooled maps (`lse`, `csra`).
+    student_start  "soft": students start from the log-odds of what they are to learn, the mean of t, whatever the head
+             and a stated bias are. `train` chooses it where norms keep their statistics (`defaults.settle`).
     pair     two students f and g, which start from different heads. f learns from (t + r′_g)/2, where r′_g is the
              posterior by g's logits without gradient, and g from (t + r′_f)/2. They predict by the mean of their
              logits, and `refresh` takes the mean of r′_f and r′_g.
@@ -96,7 +98,7 @@ class Relabel(Method):
         student: str = "plain",
         refresh: float = 0.0,
         pair: bool = False,
-        student_start: str = "log-odds",
+        student_start: str = "head",
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
@@ -150,12 +152,16 @@ class Relabel(Method):
             self.first_peer.put_back(self.peer)
             self.taught.fill_(True)
         assert self.labels is not None
+        start = self._student_bias(self.labels)
         for _, student in self.networks():
-            if self.stated_bias or self.student_start == "head":
-                start = start_values(self.labels, self.stated_bias or student.head.start_bias)
-            else:
-                start = start_values(self.labels, "log-odds", guessed=self.soft.value.double().sum(0).cpu())
             student.head.set_bias(start)
+
+    def _student_bias(self, labels: Labels) -> Tensor:
+        if self.student_start == "head":
+            return start_values(labels, self.restart_bias)
+        parts = self.soft.value.split(_ROWS_AT_ONCE)  # 0 where nothing was guessed
+        guessed = torch.stack([part.sum(0, dtype=torch.float64) for part in parts]).sum(0)
+        return log_odds(labels, guessed.cpu())
 
     def _check_views(self, predict_train: PredictTrain) -> None:
         """Every view of a few rows: what cannot be looked at so should show before a stage is trained."""

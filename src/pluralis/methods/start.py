@@ -30,10 +30,11 @@ def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
             " from its backbone: set the bias of its last layer to pluralis.start_bias(loss, labels)"
         )
     if bias != "method":  # what is stated holds wherever heads start
-        method.start_bias = method.stated_bias = bias
+        method.start_bias = method.restart_bias = bias
     for _, net in method.networks():
         if bias == "method" and any(weight.requires_grad for weight in net.backbone.parameters()):
             method.start_bias = method.deep_start_bias or _above_learning(net, method.start_bias)
+            method.restart_bias = _above_learning(net, method.restart_bias)
         net.head.start(labels)
         net.head.set_bias(start_values(labels, method.start_bias, method.start_rate))
 
@@ -67,19 +68,24 @@ def start_bias(suits: nn.Module, labels: Labels | Any, backbone_learns: bool = F
     return start_values(known, bias, float(getattr(suits, "start_rate", 1.0)))
 
 
-def start_values(labels: Labels, bias: str, rate: float = 1.0, guessed: Tensor | float = 0.0) -> Tensor:
+def start_values(labels: Labels, bias: str, rate: float = 1.0) -> Tensor:
     """[C] what a starting bias stands for.
 
     `zero`: zeros. `log-odds`: those of each class's observed frequency, with half a count added to each side. `equal`:
     the same for all classes, such that ten labels are expected in an image, or half of the classes if that is fewer.
-    With a `rate` at which present labels are written, the frequency f is f / rate, and at most (1 + f) / 2. `guessed`
-    [C] is how many labels are taken to be present beside those that are written.
+    With a `rate` at which present labels are written, the frequency f is f / rate, and at most (1 + f) / 2.
     """
     classes = len(labels.classes)
     if bias == "zero" or (bias == "equal" and classes <= 2 * _EQUAL):
         return torch.zeros(classes)
     if bias == "equal":
         return torch.full((classes,), math.log(_EQUAL / (classes - _EQUAL)))
-    counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64) + guessed
+    return log_odds(labels, rate=rate)
+
+
+def log_odds(labels: Labels, guessed: Tensor | None = None, rate: float = 1.0) -> Tensor:
+    """[C] of each class's frequency, as `start_values` has it; of the written labels and `guessed` [C] further ones."""
+    counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
     counts = torch.minimum(counts / rate, (len(labels) + counts) / 2) if rate < 1 else counts
+    counts = counts if guessed is None else counts + guessed
     return torch.log((counts + 0.5) / (len(labels) - counts + 0.5)).float()
