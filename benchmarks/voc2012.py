@@ -56,7 +56,7 @@ MORE_VIEWS = ("standard", "thorough")
 # Of methods that have changed since the first runs: what a recipe meant then that does not say it.
 FIRST_DEFAULTS: dict[str, dict[str, Any]] = {
     "csl": {"likely": 5},
-    "relabel": {"student_start": "head"},
+    "relabel": {"student_start": "head", "students": 1},
     "splc": {"variant": "hill"},
     "vpu": {"no_positive": "keep"},
 }
@@ -93,6 +93,7 @@ class Row:
         for name, first in FIRST_DEFAULTS.get(self.method, {}).items():
             if params.setdefault(name, now[name].default) == first:
                 del params[name]
+        recipe["select"]["images"] = recipe["select"]["images"] or None
         recipe["run"] = {key: recipe["run"][key] for key in ("precision", "deterministic")}
         plain = Recipe().to_dict()  # a setting that is new since, and at its default, makes no other recipe
         # The defaults when the first runs were made.
@@ -292,6 +293,7 @@ def pick_rows() -> Iterator[Row]:
 
 
 CSRA, STRONG = "model.head=csra", "method.params.student=strong"
+SOFT = "method.params.student_start=soft"
 IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "csra": (CSRA,),
     "pair": ("method.params.pair=true",),
@@ -303,7 +305,10 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "5 folds": ("method.params.folds=5",),
     "refresh 0.1": ("method.params.refresh=0.1",),
     "r learned": ("model.head_params.r=learn",),
-    "student from soft labels": ("method.params.student_start=soft",),
+    "student from soft labels": (SOFT,),
+    "2 students": (SOFT, "method.params.students=2"),
+    "held-out images": (SOFT, "select.images=true"),
+    "2 students, held-out images": (SOFT, "method.params.students=2", "select.images=true"),
 }
 
 
@@ -325,8 +330,10 @@ def start_rows() -> Iterator[Row]:
 def kept_rows(rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     for row in rows():
         settings = (*row.settings, "train.freeze_bn=true")
-        if row.method == "relabel" and not any("student_start" in setting for setting in settings):
-            settings += ("method.params.student_start=head",)  # as all was measured before `train` chose another
+        if row.method == "relabel":  # as all was measured before `train` chose others
+            first = ("method.params.student_start=head", "method.params.students=1", "select.images=false")
+            stated = {setting.partition("=")[0] for setting in settings}
+            settings += tuple(setting for setting in first if setting.partition("=")[0] not in stated)
         yield dataclasses.replace(row, group=f"kept-{row.group}", settings=settings)
 
 

@@ -55,6 +55,16 @@ def test_all_other_methods_are_whole_after_one_epoch(name: str) -> None:
     assert not list(cautions(made(name, {}), LABELS, Stage(epochs=1)))
 
 
+@pytest.mark.parametrize(
+    ("students", "settings", "told"),
+    [(2, {}, True), (2, {"freeze_bn": True}, False), (2, {"freeze": -1}, False), (1, {}, False)],
+)
+def test_a_mean_of_students_whose_norms_learn_is_told_of(students: int, settings: dict[str, Any], told: bool) -> None:
+    lines = list(cautions(made("relabel", {"students": students}), LABELS, Stage(epochs=2, **settings)))
+    assert len(lines) == told
+    assert not told or "train.freeze_bn = true" in lines[0]
+
+
 def test_what_the_teacher_of_relabel_begins_late_and_the_parameter_to_change() -> None:
     (line,) = cautions(made("relabel", {"loss": "splc"}), LABELS, Stage(epochs=1))
     assert line == (

@@ -141,6 +141,35 @@ def test_students_start_from_soft_labels_where_norms_stay(parts: list[str], star
     assert settle(recipe, PIXELS)[0] == recipe
 
 
+@pytest.mark.parametrize(
+    ("parts", "students", "images"),
+    [
+        ([], 2, True), (["train.freeze_bn=false"], 1, None), (["model.weights="], 1, None),
+        (["method.params.students=1"], 1, True), (["method.params.students=3", "select.images=false"], 3, False),
+        (["select.rule=last"], 2, None), (["select.rule=clean"], 2, None), (["train.freeze=-1"], 1, None),
+        (["select.rule=last", "select.images=true"], 2, True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("named", [False, True])
+def test_two_students_learn_held_out_images_too_where_norms_stay(
+    parts: list[str], students: int, images: bool | None, named: bool
+) -> None:
+    plan = Recipe().with_settings([*(["method.name=relabel"] if named else []), *parts])
+    recipe, said = settle(plan, PIXELS)
+    if recipe.method.name == "relabel":
+        assert filled(recipe).method.params["students"] == students
+    assert recipe.select.images is images
+    told = [line.split(":")[0] for line in said]
+    assert ("students 2" in told) == (students == 2)
+    assert ("images true" in told) == (images is True and "select.images=true" not in parts)
+    assert settle(recipe, PIXELS)[0] == recipe
+
+
+def test_other_methods_leave_held_out_images_alone() -> None:
+    for name in ("an", "selection", "em-apl"):
+        assert settle(Recipe().with_settings([f"method.name={name}"]), PIXELS)[0].select.images is None
+
+
 @pytest.mark.parametrize(("sides", "size"), [([(640, 320), (400, 330), (50, 50)], 320), ([(640, 319)] * 2, 256)])
 def test_size_follows_the_shorter_side_of_half_of_the_pictures(
     tmp_path: Path, sides: list[tuple[int, int]], size: int
@@ -186,7 +215,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
     assert recipe.method.params == {
         "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
-        "refresh": 0.0, "pair": False, "student_start": "soft",
+        "refresh": 0.0, "pair": False, "student_start": "soft", "students": 2,
         "loss_params": {"mechanism": "one", "a": 1.0, "unlabelled": "skip"},
     }  # fmt: skip
     assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}
@@ -195,7 +224,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     assert frozen.method.params == {"mechanism": "one", "a": 1.0, "unlabelled": "skip"}
     assert settle(recipe, PIXELS)[0] == recipe
     named, _ = settle(Recipe().with_settings([], {"method.name": "relabel", "model.head": "lse"}), PIXELS)
-    assert (named.method.params, named.model.head_params) == ({"student_start": "soft"}, {})
+    assert (named.method.params, named.model.head_params) == ({"student_start": "soft", "students": 2}, {})
 
 
 def test_a_run_that_was_stored_without_the_parameters_goes_on(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from pluralis.checkpoint import Snapshot, Store, state_hash
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.engine import Fit, fit
 from pluralis.errors import CheckpointError, DataError, Interrupted, NonFiniteLoss
-from pluralis.evaluate import predict
+from pluralis.evaluate import Last, predict
 from pluralis.labels import Labels
 from pluralis.losses import create_loss
 from pluralis.method import Batch, Clock, LossMethod, Method, PredictTrain, Setup
 from pluralis.methods import create_method
 from pluralis.models import create_model
+from pluralis.stage import Stage
 from tests.toys import TwoStages, loss_method, plan, scenes, stopped_at
 
 
@@ -411,3 +412,81 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights() -> None:
     assert loss.types == {torch.float32}
     assert result.history[-1]["loss"] < result.history[0]["loss"]
     assert {p.dtype for p in method.parameters()} == {torch.float32}
+
+
+class Repeated(LossMethod):
+    """Three stages from the same start, which join as they are told."""
+
+    def __init__(self, joined: tuple[bool, ...]) -> None:
+        plain = loss_method("an", dropout=0.2)
+        super().__init__(plain.net, plain.loss)
+        self.first = {key: value.clone() for key, value in self.net.state_dict().items()}
+        self.joined = joined
+        self.asked: list[Tensor] = []
+
+    def stages(self, plan: Stage) -> list[Stage]:
+        return [plan] * len(self.joined)
+
+    def joins(self, stage: int) -> bool:
+        return self.joined[stage]
+
+    def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
+        self.asked.append(predict_train())
+        self.net.load_state_dict(self.first)
+
+
+class Recorded(Last):
+    """Remembers the weights that are evaluated."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Tensor]] = []
+
+    def score(self, method: Method) -> dict[str, float]:
+        self.seen.append(method.weights())
+        return {}
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.8])
+def test_stages_that_join_are_evaluated_and_asked_by_their_mean(ema: float) -> None:
+    data, stage = scenes(24), plan(ema=ema, freeze_bn=False)
+
+    def trained(*joined: bool) -> tuple[Repeated, list[dict[str, Tensor]]]:
+        method, rule = Repeated(joined), Recorded()
+        fit(method, data, stage, rule=rule, seed=3)
+        return method, rule.seen[1::2]  # after the second epoch of each stage
+
+    _, alone = trained(False, False, False, False)
+    method, seen = trained(False, True, True, False)
+    for number, parts in enumerate((alone[:1], alone[:2], alone[:3], alone[3:])):
+        for key, value in seen[number].items():
+            expected = torch.stack([part[key].double() for part in parts]).mean(0)
+            if value.is_floating_point():
+                torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+            else:
+                assert torch.equal(value, parts[-1][key])
+    for number in (1, 2, 3):  # before a stage begins, by what the one before it ended with
+        asked = Repeated((False,))
+        asked.load_state_dict(seen[number - 1])
+        torch.testing.assert_close(method.asked[number], predict(asked, data))
+    last, joined = trained(False, True, True)
+    assert all(torch.equal(value, joined[-1][key]) for key, value in last.weights().items())  # what is left behind
+
+
+def test_a_stage_may_learn_from_some_rows_alone() -> None:
+    data, seen = scenes(20), []
+
+    class Some(LossMethod):
+        def learned_rows(self, stage: int) -> Tensor | None:
+            return torch.tensor([3, 1, 8, 15, 17])
+
+        def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+            seen.append(batch)
+            return super().forward(batch, clock)
+
+    plain = loss_method("an")
+    fit(Some(plain.net, plain.loss), data, plan(epochs=2, batch_size=2))
+    assert [len(batch.index) for batch in seen] == [2, 3] * 2  # a single row joins the batch before
+    for epoch in (seen[:2], seen[2:]):
+        assert sorted(torch.cat([batch.index for batch in epoch]).tolist()) == [1, 3, 8, 15, 17]
+    for batch in seen:
+        assert torch.equal(batch.labels, torch.from_numpy(data.labels.dense(batch.index.numpy())))

@@ -195,6 +195,7 @@ OFF: dict[str, Any] = {  # what no paper speaks of
     "train.weight_decay": 0,
     "train.ema": 0,
     "train.freeze": 0,
+    "select.images": None,
     "train.freeze_bn": False,
     "run.seed": 0,
 }

@@ -194,6 +194,20 @@ def test_with_a_gpu_backbones_train_and_the_default_is_relabel(
     assert own.candidate.final.method.params == {"delta_rel": 0.1}
 
 
+@pytest.mark.parametrize("stated", [None, True, False])
+def test_held_out_images_teach_what_is_recommended_but_nothing_that_is_compared(
+    stated: bool | None, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pluralis.recommend.choose_device", lambda name: SimpleNamespace(type="cuda"))
+    given = {"train.freeze": 0, "run.cache": "ram", "train.freeze_bn": True, "method.name": "relabel"}
+    given |= {"method.params": {"views": "fast"}, **({} if stated is None else {"select.images": stated})}
+    found = recommend(toy(features, **given), tmp_path / "out", 0)
+    for name in ("default", "relabel"):
+        own = next(one.candidate for one in found.facts.compared if one.name == name)
+        assert bool(own.final.select.images) == (stated is not False)
+        assert not own.judged.select.images
+
+
 def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     lines = ["image,a,b"]

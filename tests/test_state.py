@@ -1,11 +1,11 @@
-"""The moving average of weights, against its formula."""
+"""Averages of weights, against their formulas."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from pluralis.state import EMA
+from pluralis.state import EMA, Mean
 
 
 def test_average_follows_its_formula_and_survives_a_round_trip() -> None:
@@ -52,3 +52,41 @@ def test_label_memory_can_be_left_out() -> None:
     net = nn.Sequential(nn.Linear(2, 2))
     net.register_buffer("soft", torch.zeros(3))
     assert "soft" not in EMA(net, 0.9, skip=("soft",)).state_dict()
+
+
+def changed(net: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of its weights, after others were put in their place."""
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn_like(p))
+    net(torch.randn(4, 2))
+    return {k: v.detach().clone() for k, v in net.state_dict().items()}
+
+
+def test_the_mean_is_of_all_that_were_added_and_of_what_the_module_has() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    mean, states = Mean(), []
+    for _ in range(3):
+        states.append(changed(net))
+        mean.add(states[-1])
+    states.append(changed(net))
+    again = Mean()
+    again.load_state_dict(mean.state_dict(), torch.device("cpu"))
+    assert again.count == mean.count == 3
+    for each in (mean, again):
+        with each.applied(net):
+            found = {k: v.clone() for k, v in net.state_dict().items()}
+        for k, v in found.items():
+            expected = torch.stack([state[k].double() for state in states])
+            expected = expected.mean(0) if v.is_floating_point() else expected[-1]
+            torch.testing.assert_close(v.double(), expected, rtol=1e-6, atol=1e-6)
+        assert all(torch.equal(v, states[-1][k]) for k, v in net.state_dict().items())
+
+
+def test_only_what_was_added_is_averaged() -> None:
+    net, mean = nn.Linear(2, 2), Mean()
+    mean.add({"weight": torch.zeros(2, 2)})
+    weight, bias = net.weight.detach().clone(), net.bias.detach().clone()
+    with mean.applied(net):
+        assert torch.equal(net.weight, weight / 2)
+        assert torch.equal(net.bias, bias)

@@ -188,6 +188,17 @@ def test_a_named_method_is_tuned_as_it_is(features: Path, tmp_path: Path) -> Non
     assert handed.test == alone.test
 
 
+def test_held_out_images_teach_the_run_itself_and_no_candidate_that_cannot_learn_from_them(
+    features: Path, tmp_path: Path
+) -> None:
+    seen = Seen()
+    tuned = tune(toy(features, **{"train.freeze_bn": True, "train.epochs": 1}), tmp_path, 60, seen.hooks())
+    assert all(candidate.score is not None for candidate in tuned.candidates)
+    whole = next(candidate for candidate in tuned.candidates if candidate.name != "frozen")
+    assert (whole.final.method.name, whole.final.select.images) == ("relabel", True)
+    assert (whole.judged.method.name, whole.judged.select.images) == ("selection", None)
+
+
 def test_what_diverges_is_passed_over_and_not_tried_again(features: Path, tmp_path: Path) -> None:
     seen, again = Seen(), Seen()
     tuned = tune(toy(features, **DIVERGING), tmp_path, 60, seen.hooks())

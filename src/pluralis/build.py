@@ -26,14 +26,16 @@ def make_network(part: ModelPart, classes: int, weights: str | None = None) -> N
     )
 
 
-def make_setup(recipe: Recipe, classes: int, weights: str | None, labels: Labels | None = None) -> Setup:
-    return Setup(lambda: make_network(recipe.model, classes, weights), classes, labels)
+def make_setup(
+    recipe: Recipe, classes: int, weights: str | None, labels: Labels | None = None, further_images: int = 0
+) -> Setup:
+    return Setup(lambda: make_network(recipe.model, classes, weights), classes, labels, further_images)
 
 
-def make_method(recipe: Recipe, labels: Labels) -> Method:
-    """The method with its starting weights: a function of the recipe and the labels alone."""
+def make_method(recipe: Recipe, labels: Labels, further_images: int = 0) -> Method:
+    """The method with its starting weights: a function of the recipe, the labels and the number of images alone."""
     torch.manual_seed(derive(recipe.run.seed, "weights"))
-    setup = make_setup(recipe, len(labels.classes), recipe.model.weights or None, labels)
+    setup = make_setup(recipe, len(labels.classes), recipe.model.weights or None, labels, further_images)
     method = create_method(recipe.method.name, setup, recipe.method.params)
     for _, net in method.networks():  # a wrong number shows before any work
         net.freeze("all" if recipe.train.freeze < 0 else recipe.train.freeze)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from torch import nn
 
 from pluralis.calibration import how_written
 from pluralis.labels import Labels
@@ -30,6 +31,11 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
     for part in method.late():
         if epochs <= part.after:
             yield _never(part, epochs)
+    if isinstance(method, Relabel) and method.students > 1 and not _norms_stay(method, plan):
+        yield (
+            f"the mean of {method.students} students' weights is kept, but their batch norms learn, and the statistics"
+            " of a mean are not the mean of theirs: set train.freeze_bn = true, or students = 1"
+        )
     positives = labels.summary().positives
     if not positives.any():
         yield f"none of the {len(labels):,} training rows has a present label (1): no class can be learned from them"
@@ -49,6 +55,12 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
             ' unlabelled="absent" in the parameters of selection (loss_params of relabel), or labels will be expected'
             " that are not there"
         )
+
+
+def _norms_stay(method: Method, plan: Stage) -> bool:
+    """Whether no batch norm learns anew, or none is there."""
+    nets = [net for _, net in method.networks() if any(isinstance(m, nn.BatchNorm2d) for m in net.modules())]
+    return all(plan.keep_norms(net.backbone.pretrained) or plan.freeze < 0 for net in nets)
 
 
 def _never(part: Late, epochs: int) -> str:

@@ -81,6 +81,7 @@ class SelectPart:
     rule: str = "observed"  # clean | observed | last
     fraction: float = 0.2  # of the training rows; may be 0 with the rule `last`
     seed: int = 1200
+    images: bool | None = None  # held-out images teach the students of relabel, without their labels; None = `settle`
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,8 @@ class Recipe:
                 f'select.rule = "{self.select.rule}" needs held-out rows: set select.fraction above 0,'
                 ' or select.rule = "last"'
             )
+        if self.select.images and self.select.fraction == 0:
+            raise RecipeError("select.images learns from the images of held-out rows: set select.fraction above 0")
         for name, value, low, high in (
             ("data.size", self.data.size or 256, 16, 4096),
             ("data.store_size", self.data.store_size or 256, 16, 4096),
@@ -232,6 +235,8 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
                 value, other = old.data.draw_seed, new.data.draw_seed
             if section == "data" and key == "test":  # its files may move as well
                 value, other = ({k: v for k, v in t.items() if k not in ("images", "labels")} for t in (value, other))
+            if section == "select" and key == "images":
+                value, other = bool(value), bool(other)
             if other != value and not free:
                 changes.append(f"{section}.{key}: {toml_text(value)} -> {toml_text(other)}")
     return changes

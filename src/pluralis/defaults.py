@@ -15,7 +15,7 @@ from pluralis.config import AUTO, DRAWN, Recipe
 from pluralis.data.loader import Images
 from pluralis.errors import RecipeError, nearest
 from pluralis.losses import LOSSES
-from pluralis.methods import method_class
+from pluralis.methods import check_learns_images, method_class
 from pluralis.methods.relabel import looks
 from pluralis.models import HEADS
 from pluralis.stage import FEWEST_STEPS, USUAL_EPOCHS, Stage
@@ -26,6 +26,7 @@ DECODER_LR = 3e-5  # with heads at ten times that
 # These methods go by what it says of the rest, of the very images that it was trained on.
 BY_HEART = ("relabel", "selection")
 FEWEST_BY_HEART = 60
+STUDENTS = 2
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
 
 
@@ -41,12 +42,16 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
             `BY_HEART` on a backbone that trains and did so before
     views   of `relabel`: `fast` on features, which have no others
     start   of the second network of `relabel`: `soft` where norms keep their statistics
+    students of `relabel`: two, whose weights are averaged, where norms keep their statistics
+    images  of held-out rows teach these students too, without their labels (`select.images`), if they are held out for
+            the rule `observed`: those for `clean` or `last` may be somebody's validation set
 
     A method and a head that are chosen here come with all of their parameters, so that the run's folder tells them
     whatever the defaults may become. The seed of a protocol that does not state one is written down too.
     """
     said = []
     frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
+    open_students = "students" not in recipe.method.params
     open_start = recipe.method.start_bias == "method" and "student_start" not in recipe.method.params
     if recipe.method.name == AUTO:
         name, why = ("selection", "frozen backbone") if frozen else ("relabel", "backbone that trains")
@@ -85,10 +90,19 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         if _on_features(recipe) and "views" not in recipe.method.params:
             recipe = _with_params(recipe, {"views": "fast"})
             said.append("views fast: features have no others")
-        if recipe.train.freeze_bn and not frozen and open_start:
+        kept = recipe.train.freeze_bn and not frozen
+        if kept and open_start:
             recipe = _with_params(recipe, {"student_start": "soft"})
             said.append("student_start soft: the second network starts from how often soft labels are present")
+        if kept and open_students:
+            recipe = _with_params(recipe, {"students": STUDENTS})
+            said.append(f"students {STUDENTS}: so many learn the soft labels, and the mean of their weights is kept")
+        if kept and recipe.select.images is None and recipe.select.rule == "observed":
+            recipe = replace(recipe, select=replace(recipe.select, images=True))
+            said.append("images true: those of held-out rows are learned from as well, without their labels")
         said.append(_relabelling(recipe))
+    if recipe.select.images:
+        check_learns_images(recipe.method.name)
     if recipe.data.protocol in DRAWN:
         recipe = replace(recipe, data=replace(recipe.data, protocol_seed=recipe.data.draw_seed))
     return recipe, said

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -31,7 +30,7 @@ from pluralis.optim import (
 from pluralis.runtime import Runtime
 from pluralis.seeding import generators_kept, seed_global
 from pluralis.stage import Stage
-from pluralis.state import EMA
+from pluralis.state import EMA, Mean
 from pluralis.views import Views
 
 Report = Callable[[Clock, int, dict[str, float]], None]
@@ -83,7 +82,8 @@ def fit(
     _check(method, data, plan)
     plan = plan.for_rows(len(data))
     if distributed.rank() == 0:
-        for line in cautions(method, data.labels, plan):
+        learned = method.learned_rows(0)
+        for line in cautions(method, data.labels if learned is None else data.labels.select(learned.numpy()), plan):
             warn(line)
     runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
     runtime.place(method)
@@ -102,12 +102,15 @@ def fit(
         clock = Clock(number, clock.epoch, clock.step, stage.epochs)
         if (clock.epoch, clock.step) == (0, 0):
             seed_global(seed, "stage", number)
-            method.start_stage(clock, predict_train)
+            ended = run.evaluated() if method.joins(number) else None  # before it puts others in their place
+            method.start_stage(clock, predict_train)  # which may still ask what the stage before had to say
+            run.join(ended)
         # At the very start of a stage a checkpoint still holds the optimizer and the average of the one before.
         run.start_stage(stage, snapshot if (clock.epoch, clock.step) != (0, 0) else None)
         snapshot = None
         model = distributed.wrap(method)
-        steps = data.steps(stage.batch_size)
+        rows = method.learned_rows(number)
+        steps = data.steps(stage.batch_size, rows)
         augment = [name or stage.augment for name in method.views]
 
         for epoch in range(clock.epoch, stage.epochs):
@@ -117,7 +120,7 @@ def fit(
                 method.start_epoch(clock, predict_train)
                 run.totals.clear()
             method.train()
-            for batch in data.batches(stage.batch_size, augment, seed, clock, start=clock.step):
+            for batch in data.batches(stage.batch_size, augment, seed, clock, clock.step, rows):
                 # Whatever is drawn inside the step depends on where we are, not on how we got here.
                 seed_global(seed, "step", number, epoch, clock.step, distributed.rank())
                 set_learning_rate(run.optimizer, stage, clock, steps)
@@ -189,6 +192,7 @@ class _Run:
     best_score: float | None = None
     totals: dict[str, torch.Tensor] = field(default_factory=dict)
     ema: EMA | None = None
+    mean: Mean | None = None  # of what stages left that this one joins
     optimizer: torch.optim.Optimizer = field(init=False)
     check: FiniteCheck = field(default_factory=FiniteCheck)
     since: float = field(default_factory=time.monotonic)
@@ -210,8 +214,27 @@ class _Run:
         if self.ema is not None and (average := _part(saved, "ema/")):
             self.ema.load_state_dict(average)
 
-    def averaged(self) -> Any:
+    def _moving_average(self) -> AbstractContextManager[None]:
         return self.ema.applied() if self.ema is not None else nullcontext()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The method carries the weights that are evaluated inside this block."""
+        with self._moving_average(), self.mean.applied(self.method) if self.mean is not None else nullcontext():
+            yield
+
+    def evaluated(self) -> dict[str, torch.Tensor]:
+        """What the stage that ends leaves, apart from those that it joined."""
+        with self._moving_average():
+            return self.method.weights()
+
+    def join(self, ended: dict[str, torch.Tensor] | None) -> None:
+        """Add what the stage before left to the mean that this one is part of; None to begin without one."""
+        if ended is None:
+            self.mean = None
+            return
+        self.mean = self.mean or Mean()
+        self.mean.add(ended)
 
     def add(self, terms: dict[str, torch.Tensor], weight: float) -> None:
         for name, value in terms.items():
@@ -240,7 +263,8 @@ class _Run:
         if score is None or self.best_score is None or score > self.best_score:
             self.best_score = score
             self.result.chosen = len(self.result.history)
-            self.best = method.weights() if score is not None or self.ema is not None else {}
+            averages = self.ema is not None or self.mean is not None
+            self.best = method.weights() if score is not None or averages else {}
         return scores
 
     def finish(self) -> None:
@@ -264,6 +288,7 @@ class _Run:
             "method/": self.method.state_dict(),
             "optimizer/": optimizer_tensors(self.optimizer, self.method),
             "ema/": self.ema.state_dict() if self.ema is not None else {},
+            "mean/": self.mean.state_dict() if self.mean is not None else {},
             "best/": self.best,
             "totals/": totals,
         }
@@ -283,6 +308,9 @@ class _Run:
             self.ema = EMA(self.method, 0.0, self.method.memory)
             self.ema.load_state_dict(average)
         device = next(self.method.parameters()).device
+        if mean := _part(snapshot.tensors, "mean/"):
+            self.mean = Mean()
+            self.mean.load_state_dict(mean, device)
         self.best = {k: v.to(device) for k, v in _part(snapshot.tensors, "best/").items()}
         mine = distributed.rank()
         for name, sums in _part(snapshot.tensors, "totals/").items():  # one of each process that there was

@@ -36,6 +36,8 @@ def write_guesses(path: Path, method: Method, labels: Labels, truth: Labels | No
 def write_soft_labels(folder: Path, soft: LabelState, labels: Labels) -> Path:
     """Keep the soft labels that the last stage of a run learned, as it had them: 2 bytes an entry, in the run's folder.
 
+    Of the rows of `labels`, that is: those of which there is only the image come after them.
+
     >>> from tempfile import TemporaryDirectory
     >>> labels = Labels.from_lists([[0], [1]], 2)
     >>> soft = LabelState(2, 2)
@@ -46,7 +48,7 @@ def write_soft_labels(folder: Path, soft: LabelState, labels: Labels) -> Path:
     [[1.0, 0.0], [0.25, 1.0]]
     """
     meta = {"classes": list(labels.classes), "rows": list(labels.ids)}
-    write_snapshot(folder / _SOFT, Snapshot({"chance": soft.value}, meta))
+    write_snapshot(folder / _SOFT, Snapshot({"chance": soft.value[: len(labels)].contiguous()}, meta))
     return folder / f"{_SOFT}.safetensors"
 
 

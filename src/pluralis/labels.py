@@ -189,6 +189,15 @@ class Labels:
         arrays = take_rows(self.indptr, self.indices, self.values, chosen)
         return Labels(*arrays, self.classes, tuple(names), copy=False)
 
+    def with_blank_rows(self, ids: Sequence[str]) -> Labels:
+        """The same with further rows, of these ids, of which nothing is known.
+
+        >>> Labels.from_lists([[0]], ["cat", "dog"], ids=["a.jpg"]).with_blank_rows(["b.jpg"]).dense().tolist()
+        [[1, 0], [0, 0]]
+        """
+        ends = np.concatenate([self.indptr, np.full(len(ids), self.indptr[-1])])
+        return Labels(ends, self.indices, self.values, self.classes, (*self.ids, *ids), copy=False)
+
     def positives(self, row: int) -> npt.NDArray[np.int32]:
         """The numbers of the classes present in one row, ascending."""
         entries = self._entries(row)

@@ -39,8 +39,11 @@ class Setup:
     make_net: Callable[[], nn.Module]  # each call gives a network of its own; what starts at random differs
     classes: int
     labels: Labels | None = None  # of the training rows; None when a finished run is read back to predict
+    further_images: int = 0  # training rows after those, of which there is only the image
 
     def __post_init__(self) -> None:
+        if not isinstance(self.further_images, int) or self.further_images < 0:
+            raise RecipeError(f"Setup: further_images is {self.further_images!r}; give how many there are")
         if isinstance(self.make_net, nn.Module) or not callable(self.make_net):
             raise RecipeError(
                 f"Setup: make_net is {_kind(self.make_net)}; give a function that makes a new network at each call,"
@@ -55,7 +58,7 @@ class Setup:
 
     @property
     def rows(self) -> int:
-        """Training rows, 0 where label state is not needed."""
+        """Training rows with labels, 0 where label state is not needed."""
         return 0 if self.labels is None else len(self.labels)
 
     def make_network(self, owner: str) -> Network:
@@ -120,6 +123,8 @@ class Method(nn.Module):
     """The share of present labels that are taken to be written at the start: `log-odds` are those of f / start_rate."""
     restart_bias: str = "log-odds"
     """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
+    learns_images: ClassVar[bool] = False
+    """Whether rows of which there is only the image (`Setup.further_images`) can teach it anything."""
     memory: ClassVar[tuple[str, ...]] = ()
     """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
 
@@ -136,6 +141,18 @@ class Method(nn.Module):
 
     def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
         """Fresh weights, or labels made from the stage before."""
+
+    def learned_rows(self, stage: int) -> Tensor | None:
+        """The numbers [n] of the training rows that a stage learns from, on the CPU; None for all."""
+        return None
+
+    def joins(self, stage: int) -> bool:
+        """Whether what is evaluated of a stage is the mean of its weights with those that the stage before left.
+
+        Several in a row are the mean of all. Sound where each starts from the same weights and stays near to them, and
+        where batch norms keep their statistics: those of a mean of weights are not the mean of theirs.
+        """
+        return False
 
     def start_epoch(self, clock: Clock, predict_train: PredictTrain) -> None:
         """Labels that are made once an epoch."""

@@ -60,7 +60,8 @@ def recommend(recipe: Recipe, folder: Path, minutes: float = 30.0, hooks: Hooks 
     hooks = hooks or Hooks()
     limit = 60 * number("recommend", "minutes", minutes, low=0)
     _check(folder)
-    select = replace(recipe.select, rule="observed", fraction=recipe.select.fraction or _HELD)
+    images = None if recipe.select.images else recipe.select.images  # for each method to choose, if not refused
+    select = replace(recipe.select, rule="observed", fraction=recipe.select.fraction or _HELD, images=images)
     plan = replace(recipe, select=select)
     with only_one(folder):
         split = load_split(without_test(plan).data, select)
@@ -126,6 +127,8 @@ def _candidates(plan: Recipe, split: Split, frozen: bool, hooks: Hooks) -> dict[
     for name, method in ({name: MethodPart(name) for name in others} | methods).items():
         final, choices = settle(replace(plan, method=method), split.train.images)
         judged = selection_in(final) if name == DEFAULT else final
+        # Methods are compared on held-out rows, whose images only one of them could learn from.
+        judged = replace(judged, select=replace(judged.select, images=None))
         found[name] = Candidate(name, judged if frozen else final, without_test(judged))
         for line in choices if name == DEFAULT else ():
             hooks.say(line)

@@ -77,7 +77,9 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return load_run(folder, recipe.run.device, resumed=True)
         for line in choices:
             hooks.say(line)
-        method = make_method(recipe, split.train.labels)
+        taught = split.with_held_images() if recipe.select.images else split.train
+        written = len(split.train.labels)
+        method = make_method(recipe, split.train.labels, len(taught.labels) - written)
         hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")
@@ -98,12 +100,12 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return feature_loader(source, recipe, features, hooks.decoding)
 
         looked_at = recipe.select.rule != "last" or how.watch_rules
-        data, held = loader(split.train), loader(split.held) if split.held and looked_at else None
+        data, held = loader(taught), loader(split.held) if split.held and looked_at else None
         rule = _rule(recipe, held, method)
         test = loader(split.test) if split.test else None
         watch: dict[str, Loader | Look] = {"test": test} if test and how.watch_test else {}
         if how.watch_train:
-            watch["train"] = TrainingRows(data, split.truth, recipe.train.batch_size, how.watch_train)
+            watch["train"] = TrainingRows(data, split.truth, recipe.train.batch_size, how.watch_train, written)
         if how.watch_rules:
             if held is None or split.held_labels is None:
                 raise RecipeError("run.watch_rules compares scores of held-out rows: set select.fraction above 0")

@@ -176,7 +176,8 @@ def selection_in(recipe: Recipe) -> Recipe:
     if isinstance(of_loss := given.get("loss_params"), dict):  # anything else is refused where the method is built
         given = {**given, **of_loss}
     params = {key: value for key, value in given.items() if key in known}
-    return replace(recipe, method=replace(recipe.method, name="selection", params=params))
+    method = replace(recipe.method, name="selection", params=params)
+    return replace(recipe, method=method, select=replace(recipe.select, images=None))
 
 
 def without_test(recipe: Recipe) -> Recipe:

@@ -21,12 +21,17 @@ _TINY = 1e-12  # below any mean of probabilities that says something, so that a 
 class TrainingRows:
     """Looks at up to `count` rows of the training data, evenly spread, without augmentation: for `watch` of `fit`.
 
+    `among` says how many of its first rows have labels at all, where others are there for their images alone.
+
     `truth` are the complete labels of all its rows, where a protocol hid some. What cannot be told is left out.
     """
 
-    def __init__(self, data: Loader, truth: Labels | None, batch_size: int, count: int) -> None:
+    def __init__(
+        self, data: Loader, truth: Labels | None, batch_size: int, count: int, among: int | None = None
+    ) -> None:
         self._data, self._batch = data, batch_size
-        rows = np.unique(np.linspace(0, len(data) - 1, min(count, len(data))).astype(int))
+        total = len(data) if among is None else among
+        rows = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int))
         self._rows = torch.from_numpy(rows)
         self._given = data.labels.dense(rows)
         self._truth = None if truth is None else truth.dense(rows)

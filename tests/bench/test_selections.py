@@ -140,6 +140,22 @@ def test_a_run_that_does_not_look_keeps_its_key() -> None:
     assert identity.run_key(plain, [], "d") != identity.run_key(looking, [], "d")
 
 
+def test_held_out_images_teach_only_where_a_spec_says_so(tmp_path: Path) -> None:
+    """Whatever the rule: those of one table see the same rows."""
+    old, on, off = (Recipe.load(Path(BASE), words) for words in ([], ["select.images=true"], ["select.images=false"]))
+    assert "images" not in identity.decides(old)["select"]
+    assert identity.run_key(old, [], "d") == identity.run_key(off, [], "d") != identity.run_key(on, [], "d")
+    rows = '[settings]\ntrain.freeze_bn = true\nmodel.head = "linear"\n[[rows]]\nname = "ours"\nmethod = "relabel"\n'
+    for rules, stated in (
+        ('["observed"]', ""),
+        ('["clean", "observed"]', ""),
+        ('["observed"]', "select.images = true\n"),
+    ):
+        text = f"selections = {rules}\n" + rows.replace("[[rows]]", f"{stated}[[rows]]")
+        plan = make_plan(write_spec(tmp_path, text), tmp_path / "out")
+        assert {run.recipe.select.images for run in plan.runs(lambda run: None)} == {bool(stated)}
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [

@@ -31,7 +31,9 @@ from tests.toys import plan, scenes, stopped_at
 
 LABELS = Labels.from_lists([[0], [1], [2], [3], [0, 2], []], 4, negatives=[[3], [], [], [1], [], [2]])
 GIVEN = LABELS.dense()
-ALL = {"folds": 2, "student": "strong", "refresh": 0.3, "pair": True, "rounds": 2, "student_start": "soft"}
+ALL = {
+    "folds": 2, "student": "strong", "refresh": 0.3, "pair": True, "rounds": 2, "student_start": "soft", "students": 2,
+}  # fmt: skip
 
 
 def relabel(labels: Labels = LABELS, seed: int = 0, **params: Any) -> Relabel:
@@ -264,6 +266,28 @@ def test_students_learn_from_each_other_and_predict_together() -> None:
     np.testing.assert_allclose(method.soft.value[rows].double().numpy(), expected, rtol=1e-3, atol=1e-6)
 
 
+def test_further_students_start_alike_and_learn_the_same_labels() -> None:
+    method = relabel(students=3, rounds=2, student_start="soft")
+    assert len(method.stages(plan())) == 7
+    assert [method.joins(stage) for stage in range(7)] == [False, False, True, True, False, True, True]
+    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
+    starts, labels = [], []
+    for stage in range(1, 7):
+        asked: list[Any] = []
+
+        def predict_train(views: Any, asked: Any = asked, stage: int = stage) -> torch.Tensor:
+            asked.append(views)
+            return torch.full((6, 4), float(stage))
+
+        torch.nn.init.normal_(method.net.head.get_parameter("fc.weight"))
+        method.start_stage(Clock(stage=stage), predict_train)
+        assert len(asked) == (stage in (1, 4))
+        starts.append(state_hash(method.net.state_dict()))
+        labels.append(state_hash(method.soft.state_dict()))
+    for found in (starts, labels):
+        assert [found.index(value) for value in found] == [0, 0, 0, 3, 3, 3]
+
+
 def test_the_second_of_a_pair_has_no_say_before_it_is_a_student_and_starts_anew_too() -> None:
     method = relabel(pair=True, rounds=2).eval()
     assert method.peer is not None
@@ -304,7 +328,7 @@ def test_a_stopped_run_ends_with_the_same_bits(params: dict[str, Any], tmp_path:
         again = relabel(data.labels, seed=9, **params)
         assert fit(again, data, stage, seed=3, store=store).history == expected.history
         assert state_hash(again.state_dict()) == state_hash(whole.state_dict()), f"stopped at step {stop}"
-    for stage_number in {0, whole.teachers - 1}:  # what follows is another teacher, or a student
+    for stage_number in {0, whole.teachers - 1, len(whole.stages(stage)) - 2}:  # what follows: a teacher, or a student
         store = Store(tmp_path / f"between {stage_number}")
         with pytest.raises(Killed):
             fit(relabel(data.labels, **params), data, stage, seed=3, store=store, report=killed_after(stage_number))
@@ -363,6 +387,8 @@ def test_two_processes_are_one(tmp_path: Path, params: dict[str, Any]) -> None:
         ({"refresh": True}, "refresh is True"),
         ({"pair": 2}, "pair is 2"),
         ({"student_start": "zero"}, "student_start is 'zero'"),
+        ({"students": 0}, "students is 0"),
+        ({"students": 11, "rounds": 10}, "10 rounds of 11 students"),
     ],
 )
 def test_bad_parameters(params: dict[str, Any], part: str) -> None:

@@ -37,6 +37,8 @@ def decides(recipe: Recipe) -> dict[str, Any]:
     if model["weights"] not in ("", "imagenet", DIGITS):
         model |= {"weights": _weights(model["backbone"], Path(model["weights"])), "sha256": ""}
     kept = {key: run[key] for key in ("seed", "precision", "deterministic", "watch_test", "watch_train")}
+    if not values["select"]["images"]:  # as keys were before it was there
+        del values["select"]["images"]
     more = {"watch_rules": True} if run["watch_rules"] else {}  # without it the keys are those from before it was there
     values["run"] = {**kept, **more, "features": run["cache"] == "features"}
     return values

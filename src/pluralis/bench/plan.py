@@ -18,7 +18,7 @@ from pluralis.bench.identity import DIGITS, data_hash, run_key, source_part
 from pluralis.bench.names import line_name
 from pluralis.bench.runs import Run, at_rule
 from pluralis.bench.spec import Column, Row, Spec
-from pluralis.config import Recipe
+from pluralis.config import AUTO, Recipe
 from pluralis.errors import DataError, RecipeError, nearest
 from pluralis.views import get_views
 
@@ -203,7 +203,11 @@ class Plan:
         for key, named in (("data.images", self.place.images), ("data.labels", self.place.labels)):
             where = named.get(column.name) or named.get("")
             given |= {key: where} if where else {}
-        return Recipe.load(base, self.settings, given)
+        recipe = Recipe.load(base, self.settings, given)
+        if recipe.select.images is None and recipe.method.name in (AUTO, "relabel"):
+            # Left open, the rule would decide whether held-out images teach: no two of a table would be alike.
+            recipe = replace(recipe, select=replace(recipe.select, images=False))
+        return recipe
 
     def _refuse_seeds(self, keys: list[str]) -> None:
         """What seeds and draws decide cannot be set beside them."""

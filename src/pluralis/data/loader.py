@@ -159,15 +159,26 @@ class Loader:
     def __len__(self) -> int:
         return len(self.images)
 
-    def steps(self, batch_size: int) -> int:
-        """Batches in an epoch; the last one may be smaller."""
-        return len(_cut(torch.arange(len(self)), batch_size))
+    def steps(self, batch_size: int, rows: Tensor | None = None) -> int:
+        """Batches in an epoch of all rows, or of these; the last one may be smaller."""
+        return len(_cut(torch.arange(len(self)) if rows is None else rows, batch_size))
 
     def batches(
-        self, batch_size: int, augment: Sequence[str], seed: int, clock: Clock, start: int = 0
+        self,
+        batch_size: int,
+        augment: Sequence[str],
+        seed: int,
+        clock: Clock,
+        start: int = 0,
+        rows: Tensor | None = None,
     ) -> Iterator[Batch]:
-        """The training batches of the clock's epoch from step `start` on, one view for each augmentation."""
-        order = torch.randperm(len(self), generator=generator(seed, "order", clock.stage, clock.epoch))
+        """The training batches of the clock's epoch from step `start` on, one view for each augmentation.
+
+        All rows, or those of `rows`, once each.
+        """
+        count = len(self) if rows is None else len(rows)
+        order = torch.randperm(count, generator=generator(seed, "order", clock.stage, clock.epoch))
+        order = order if rows is None else rows[order]
         views = []
         for view, name in enumerate(augment):
             change, random = get_augment(name), generator(seed, "augment", clock.stage, clock.epoch, view)

@@ -50,9 +50,17 @@ class Split:
     train: Source
     held: Source | None
     test: Source | None
+    every_image: Images  # of which training and held-out rows are a part
+    order: np.ndarray  # where in these the training rows are and, after them, the held-out ones
     truth: Labels | None = None  # of the training rows, where the recipe's protocol hid labels: for reports alone
     held_labels: tuple[Labels, Labels] | None = None  # of the held-out rows: those that are shown, and all
     dropped: int = 0  # rows without a label, which data.unlabelled = "drop" left out
+
+    def with_held_images(self) -> Source:
+        """The training rows and, after them, the held-out images without any label of theirs."""
+        if self.held is None:
+            return self.train
+        return Source(self.every_image.select(self.order), self.train.labels.with_blank_rows(self.held.labels.ids))
 
     def counts(self) -> str:
         """How many images there are of what, in words."""
@@ -163,17 +171,20 @@ def load_split(part: DataPart, select: SelectPart, say: Say = warnings.warn) -> 
         held = (source if select.rule == "clean" else seen).select(held_rows)
         both = shown.select(held_rows), source.labels.select(held_rows)
     if part.unlabelled == "drop":
-        truth = truth and truth.select(_labelled_rows(train))
-        train = train.select(_labelled_rows(train))
+        some = _labelled_rows(train)
+        truth = truth and truth.select(some)
+        train, train_rows = train.select(some), train_rows[some]
         if held is not None and both is not None:
             some = _labelled_rows(held)
-            held, both = held.select(some), (both[0].select(some), both[1].select(some))
+            held, held_rows = held.select(some), held_rows[some]
+            both = both[0].select(some), both[1].select(some)
     test = load_source(other_data(without_hints(part), {"test": {}, **part.test}), say) if part.test else None
     if test is not None:
         check_classes(test.labels, shown.classes, "the test set")
         _refuse_overlap(source, test)
     left = len(train.labels) + (0 if held is None else len(held.labels))
-    return Split(train, held, test, truth, both, len(shown) - left)
+    order = np.concatenate([train_rows, held_rows])
+    return Split(train, held, test, source.images, order, truth, both, len(shown) - left)
 
 
 def apply_protocol(labels: Labels, part: DataPart) -> Labels:

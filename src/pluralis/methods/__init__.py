@@ -59,6 +59,8 @@ def create_method(name: str, setup: Setup, params: dict[str, Any] | None = None)
     if not isinstance(setup, Setup):
         raise RecipeError(f"create_method: setup is {type(setup).__name__}; give Setup(make_net, classes, labels)")
     params = params or {}
+    if setup.further_images:
+        check_learns_images(name)
     if name in LOSSES:
         loss = create_loss(name, **params)
         if setup.labels is not None:
@@ -71,6 +73,14 @@ def create_method(name: str, setup: Setup, params: dict[str, Any] | None = None)
             raise RecipeError(f"method {name}: unknown parameter {param!r}; {nearest(param, known)}")
     method: Method = constructor(setup, **params)
     return method
+
+
+def check_learns_images(name: str) -> None:
+    """Refuse to teach a method by images without labels that learns nothing from them."""
+    if not getattr(method_class(name), "learns_images", False):
+        raise RecipeError(
+            f"{name} learns nothing from images without labels: leave them out (select.images = false), or use relabel"
+        )
 
 
 def every_method() -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Relabel(Method):
 
         L = −(1/NC) Σ [ t log p + (1−t) log(1−p) ],   t = 1 on written labels, 0 on verified absent ones, r on the rest.
 
+    Rows of which there is only the image (`Setup.further_images`) teach students alone, by r = p.
     Many views see more than the one that was trained on, which is what the second network learns from the first. Each
     stage trains as long as the plan says.
 
@@ -53,7 +54,7 @@ class Relabel(Method):
     A teacher's head starts from the bias that suits the loss, and a student's, which learns by cross-entropy, from
     log-odds whatever the loss is, unless a bias is stated or the head puts another in their place (`lse` and `csra`).
 
-    Options, all off by default; they combine:
+    Options, off by default (`train` chooses some where norms keep their statistics, `defaults.settle`); they combine:
 
     folds    k ≥ 2 teachers in place of one, each in a stage of its own: teacher j leaves the labels of one in k rows
              out of its loss (they weigh 0; drawn by the seed, `fold`) and then labels these rows and no others, so
@@ -61,6 +62,10 @@ class Relabel(Method):
              starts anew with each teacher too; students go by the last one's rate.
     student  "strong": students see the strong view (RandAugment and Cutout, `data/randaugment.py`) in place of the one
              that the plan names, teachers do not. "strong-crop": that of a random crop.
+    students k in place of one in each round, each in a stage of its own: by the same soft labels (which `refresh`
+             moves for the last one) and from the same start, but by other batches and crops. What predicts is one
+             network with the mean of their weights, which is about as good as the mean of their logits where batch
+             norms keep their statistics.
     refresh  m: in the second half of the last stage's epochs the soft labels follow the student. After each step
              r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
     student_start  "soft": students start from the log-odds of what they are to learn, the mean of t, whatever the head
@@ -79,6 +84,7 @@ class Relabel(Method):
     """
 
     paper = "ours: the likelihood of a pick, and one round of labels from many views"
+    learns_images = True
     start_bias = Selection.start_bias  # of the default loss: another brings its own
     memory = ("soft.", "first.", "first_peer.", "first_loss.", "fold", "rates", "loss.tally.")
 
@@ -99,6 +105,7 @@ class Relabel(Method):
         refresh: float = 0.0,
         pair: bool = False,
         student_start: str = "head",
+        students: int = 1,
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
@@ -106,24 +113,28 @@ class Relabel(Method):
         self.start_rate = teaching.start_rate
         self.looks = looks(views, crop_weight)
         self.rounds = whole(_NAME, "rounds", rounds, low=1, high=100)
+        self.students = whole(_NAME, "students", students, low=1, high=100)
+        if self.rounds * self.students > 100:
+            raise RecipeError(f"{_NAME}: {rounds} rounds of {students} students each; give at most 100 in all")
         self.folds = _folds(folds, setup)
         self.teachers = max(self.folds, 1)
         self.student = choice(_NAME, "student", student, _STUDENTS)
         self.student_start = choice(_NAME, "student_start", student_start, _STARTS)
         self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
+        self.further_images = setup.further_images
         self.net = setup.make_net()
         self.peer = setup.make_another(self.net) if flag(_NAME, "pair", pair) else None
         self.loss = teaching
         if setup.labels is not None:
             self.loss.start(setup.labels)
         self.batch_coupled = self.loss.batch_coupled  # some know all rows once they have started
-        self.soft = LabelState(setup.rows, setup.classes)
+        self.soft = LabelState(setup.rows + setup.further_images, setup.classes)
         if not isinstance(self.loss, Selection):  # of present and of absent labels, -1 where one was picked
             self.register_buffer("rates", torch.full((2,), -1.0, dtype=torch.float64))
         self.first = Kept(self.net)
         if self.folds:
-            self.register_buffer("fold", torch.zeros(setup.rows, dtype=torch.uint8))
+            self.register_buffer("fold", torch.zeros(len(self.soft.value), dtype=torch.uint8))
             self.first_loss = Kept(self.loss)
         if self.peer is not None:
             self.first_peer = Kept(self.peer)
@@ -132,7 +143,17 @@ class Relabel(Method):
 
     def stages(self, plan: Stage) -> list[Stage]:
         student = plan if self.student == "plain" else replace(plan, augment=self.student)
-        return [plan] * self.teachers + [student] * self.rounds
+        return [plan] * self.teachers + [student] * (self.rounds * self.students)
+
+    def learned_rows(self, stage: int) -> Tensor | None:
+        return (
+            torch.arange(len(self.soft.value) - self.further_images)
+            if self.further_images and stage < self.teachers
+            else None
+        )
+
+    def joins(self, stage: int) -> bool:
+        return stage > self.teachers and (stage - self.teachers) % self.students > 0
 
     def start_stage(self, clock: Clock, predict_train: PredictTrain) -> None:
         if clock.stage == 0:
@@ -140,10 +161,13 @@ class Relabel(Method):
             if self.peer is not None:
                 self.first_peer.keep(self.peer)
             if self.folds:  # the loop has set the generator by its seed
-                self.fold.copy_(torch.randperm(len(self.fold)) % self.folds)
+                written = len(self.fold) - self.further_images
+                parts = [torch.randperm(count) % self.folds for count in (written, self.further_images)]
+                self.fold.copy_(torch.cat(parts))
             self._check_views(predict_train)
             return
-        self._relabel(clock.stage, predict_train)
+        if not self.joins(clock.stage):
+            self._relabel(clock.stage, predict_train)
         self.first.put_back(self.net)
         if clock.stage < self.teachers:
             self.first_loss.put_back(self.loss)
@@ -161,7 +185,7 @@ class Relabel(Method):
             return start_values(labels, self.restart_bias)
         parts = self.soft.value.split(_ROWS_AT_ONCE)  # 0 where nothing was guessed
         guessed = torch.stack([part.sum(0, dtype=torch.float64) for part in parts]).sum(0)
-        return log_odds(labels, guessed.cpu())
+        return log_odds(labels, guessed.cpu(), further_rows=self.further_images)
 
     def _check_views(self, predict_train: PredictTrain) -> None:
         """Every view of a few rows: what cannot be looked at so should show before a stage is trained."""
@@ -182,13 +206,23 @@ class Relabel(Method):
             rows = (self.fold == stage - 1).nonzero().flatten().cpu()
             logits = predict_train(views=self.looks, rows=rows)
         else:
-            rows, logits = torch.arange(len(self.labels)), predict_train(views=self.looks)
-        given = torch.from_numpy(self.labels.dense(rows.numpy()))
+            rows, logits = torch.arange(len(self.soft.value)), predict_train(views=self.looks)
+        given = torch.zeros(logits.shape, dtype=torch.int8)
+        written = rows < len(self.labels)
+        given[written] = torch.from_numpy(self.labels.dense(rows[written].numpy()))
         if not isinstance(self.loss, Selection):
             scale, _ = calibrate(logits, given)
             logits = scale.log_odds(logits)
             self.rates.copy_(torch.tensor(scale.rates or (-1.0, -1.0)))
-        self.soft.fill(self._posterior(logits, given), given == 0, stage, rows)
+        self.soft.fill(self._chances(logits, given, rows), given == 0, stage, rows)
+
+    def _chances(self, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        """r of these rows; of a row that is only an image, at which nobody looked, p."""
+        chances = self._posterior(logits, labels)
+        if not self.further_images:
+            return chances
+        only_image = (rows >= len(self.soft.value) - self.further_images)[:, None]
+        return torch.where(only_image, logits.to(chances).sigmoid(), chances)
 
     def _posterior(self, logits: Tensor, labels: Tensor) -> Tensor:
         if isinstance(self.loss, Selection):
@@ -205,9 +239,9 @@ class Relabel(Method):
         target = torch.where(guessed, soft, (batch.labels > 0).to(soft))
         students = [self.net] if self.peer is None else [self.net, self.peer]
         logits = [net(batch.views[0]).float() for net in students]
-        last = clock.stage + 1 == self.teachers + self.rounds
+        last = clock.stage + 1 == self.teachers + self.rounds * self.students
         moves = self.refresh > 0 and last and 2 * clock.epoch >= clock.epochs
-        seen = [self._posterior(z.detach(), batch.labels) for z in logits if moves or len(logits) > 1]
+        seen = [self._chances(z.detach(), batch.labels, batch.index) for z in logits if moves or len(logits) > 1]
         if moves:
             mine = len(soft) if batch.weight else 0  # at weight 0 the row is another process's
             self._moved = batch.index[:mine], soft.lerp(torch.stack(seen).mean(0), self.refresh)[:mine]

@@ -83,9 +83,12 @@ def start_values(labels: Labels, bias: str, rate: float = 1.0) -> Tensor:
     return log_odds(labels, rate=rate)
 
 
-def log_odds(labels: Labels, guessed: Tensor | None = None, rate: float = 1.0) -> Tensor:
-    """[C] of each class's frequency, as `start_values` has it; of the written labels and `guessed` [C] further ones."""
+def log_odds(labels: Labels, guessed: Tensor | None = None, rate: float = 1.0, further_rows: int = 0) -> Tensor:
+    """[C] of each class's frequency, as `start_values` has it; of the written labels and `guessed` [C] further ones.
+
+    Labels may be guessed of `further_rows` too, in which none is written.
+    """
     counts = torch.as_tensor(labels.summary().positives, dtype=torch.float64)
     counts = torch.minimum(counts / rate, (len(labels) + counts) / 2) if rate < 1 else counts
     counts = counts if guessed is None else counts + guessed
-    return torch.log((counts + 0.5) / (len(labels) - counts + 0.5)).float()
+    return torch.log((counts + 0.5) / (len(labels) + further_rows - counts + 0.5)).float()
