@@ -96,7 +96,9 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
             said.append("student_start soft: the second network starts from how often soft labels are present")
         if kept and open_students:
             recipe = _with_params(recipe, {"students": STUDENTS})
-            said.append(f"students {STUDENTS}: so many learn the soft labels, and the mean of their weights is kept")
+            said.append(
+                f"students {STUDENTS}: each learns the soft labels by itself; the mean of their weights is kept"
+            )
         if kept and recipe.select.images is None and recipe.select.rule == "observed":
             recipe = replace(recipe, select=replace(recipe.select, images=True))
             said.append("images true: those of held-out rows are learned from as well, without their labels")
