@@ -174,9 +174,11 @@ def test_the_rules_are_chosen_as_in_pytorch(a: float) -> None:
     """The same table, entered at ⌊10 log(1+κ) + 1/2⌋."""
     kappa = torch.cat([torch.zeros(1), torch.logspace(-6, 8, 999)]).double()
     step = (10 * kappa.log1p() + 0.5).floor().clamp(max=quadrature.GRID - 1).long()
+    minus_s, w, v = quadrature.gauss_rules(kappa, 6, a)
     chosen = quadrature.rule_table(6, a, kappa.device)[step].unbind(1)
-    for found, expected in zip(chosen, quadrature.gauss_rules(kappa, 6, a), strict=True):
+    for found, expected in zip(chosen, (minus_s, w, -minus_s * w), strict=True):
         assert torch.equal(found, expected)
+    torch.testing.assert_close(v, (1 + minus_s) / -minus_s, rtol=1e-15, atol=0)
 
 
 @needs_triton

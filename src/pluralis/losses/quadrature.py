@@ -25,7 +25,7 @@ MOST_WRITTEN = 32  # that have a rule of their own
 
 
 def gauss_rules(kappa: Tensor, nodes: int, a: float, written: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """[b, nodes, 1] −s_i, w_i and w_i s_i with ∫₀¹ f(s) dπ(s) ≈ Σ w_i f(s_i), for f about like e^{−κs}.
+    """[b, nodes, 1] −s_i, w_i and (1−s_i)/s_i with ∫₀¹ f(s) dπ(s) ≈ Σ w_i f(s_i), for f about like e^{−κs}.
 
     π has the density a(1−s)^{a−1}, and with `written` [b], whole numbers k, (1−s)^{a−1} s^{k−1} / B(a, k); more than
     `MOST_WRITTEN` count as so many. kappa: [b] float64, rounded to the nearest of a grid; the rule does not mind a
@@ -39,13 +39,15 @@ def gauss_rules(kappa: Tensor, nodes: int, a: float, written: Tensor | None = No
     step = torch.bucketize(kappa, edges)
     if written is not None:
         step = step + (written.clamp(1, MOST_WRITTEN) - 1) * GRID
-    minus_s, w, ws = rules.index_select(0, step).unbind(1)
-    return minus_s, w, ws
+    minus_s, w, v = rules.index_select(0, step).unbind(1)
+    return minus_s, w, v
 
 
+@cache
 def rule_table(nodes: int, a: float, device: torch.device) -> Tensor:
-    """[GRID, 3, nodes, 1] the rules that `gauss_rules` chooses from; the rule of κ is number ⌊10 log(1+κ) + 1/2⌋."""
-    return _table(nodes, a, device, False)[1]
+    """[GRID, 3, nodes, 1] −s, w and w·s of the rules of `gauss_rules`; that of κ is number ⌊10 log(1+κ) + 1/2⌋."""
+    minus_s, w, _ = _table(nodes, a, device, False)[1].unbind(1)
+    return torch.stack([minus_s, w, -minus_s * w], 1)
 
 
 def _table(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
@@ -58,7 +60,7 @@ _table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @cache
 def _rules(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
-    """[GRID − 1] where one κ ends and the next begins, and [GRID, 3, nodes, 1] −s, w and w·s.
+    """[GRID − 1] where one κ ends and the next begins, and [GRID, 3, nodes, 1] −s, w and (1−s)/s.
 
     With `several` these are [MOST_WRITTEN · GRID, 3, nodes, 1], those of one written label first.
     """
@@ -69,14 +71,14 @@ def _rules(nodes: int, a: float, device: torch.device, several: bool) -> tuple[T
 
 
 def _of_count(nodes: int, a: float, written: int) -> Array:
-    """[GRID, 3, nodes, 1] −s, w and w·s for one number of written labels."""
+    """[GRID, 3, nodes, 1] −s, w and (1−s)/s for one number of written labels."""
     kappa = np.expm1(np.arange(GRID) / 10)
     x, mass = (np.stack(parts) for parts in zip(*(_fine(float(k), a, written) for k in kappa), strict=True))
     mass *= np.exp(-kappa[:, None] * x)
     s, w = _gauss(x, mass, nodes)
     w *= np.exp(kappa[:, None] * s)
     w[0] = _of_mass_one(w[0])
-    return np.stack([-s, w, w * s], 1)[..., None]
+    return np.stack([-s, w, (1 - s) / s], 1)[..., None]
 
 
 def _of_mass_one(w: Array) -> Array:

@@ -42,15 +42,15 @@ def one_likelihood(a: float, absent: bool, several: bool | None = None) -> RowKe
             return *one_rows(z, y, _nodes(z, a), a, absent, slope), None
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
-        integral, mean = _integrate(
-            _chances(z, p, hidden, a, written), _nodes(z, a, written), a, "s" if slope else "", written, z.dtype
-        )
-        wrong = torch.sub(minus, hidden, out=hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
-        loss = softplus(wrong).mul_(known).sum(1, keepdim=True).sub(integral.log())[:, 0]
-        if mean is None:
+        wrong = torch.sub(minus, hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
+        loss = softplus(wrong).mul_(known).sum(1, keepdim=True)
+        rest = wrong.sigmoid_()  # of unknown labels 1 − p, with all its digits
+        integral, weights, v = _integrate(_chances(z, p, hidden, a, written), _nodes(z, a, written), a, written)
+        loss = loss.sub(integral.log_())[:, 0]
+        if not slope:
             return loss, None, None
         # p − r = p (1−p) ∫ s/(1−ps) Π(1−p_k s) dπ / ∫ Π(1−p_k s) dπ: never a difference of nearly equal numbers
-        return loss, minus.addcmul_(mean, p).mul_(wrong.sigmoid_()), None
+        return loss, minus.addcmul_(_mean(rest, weights, v), p).mul_(rest), None
 
     return kernel
 
@@ -59,13 +59,12 @@ def one_posterior(a: float, absent: bool, several: bool | None = None) -> RowKer
     """Gives the chances of being present in the place of the derivative."""
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
+        written = _written(y, several)
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid()
-        written = _written(y, several)
         chances = _chances(z, p * hidden, hidden, a, written)
-        integral, mean = _integrate(chances, _nodes(z, a, written), a, "t", written, z.dtype)
-        assert mean is not None
-        mean = mean.clamp_(max=1)  # rounding aside, t ≤ 1 − p (1−t): no r above p
+        integral, weights, v = _integrate(chances, _nodes(z, a, written), a, written)
+        mean = _mean(z.neg().sigmoid_(), weights.mul_(v), v).clamp_(max=1)  # rounding aside, t ≤ 1 − p (1−t): no r > p
         unseen = 1 - known - hidden  # in rows at which nobody looked
         chance = mean.mul_(hidden).add_(unseen).mul_(p)
         return integral[:, 0], chance.sub_(minus.clamp_(max=0)), None
@@ -89,9 +88,12 @@ def _chances(z: Tensor, p: Tensor, hidden: Tensor, a: float, written: Tensor | N
 
 def _written(y: Tensor, several: bool | None) -> Tensor | None:
     """[b] how many labels are written in each row; None where none has more than one."""
-    if several is None and not torch.compiler.is_compiling():
-        several = bool((y.gt(0).sum(1) > 1).any())
-    return None if several is False else y.gt(0).sum(1)
+    if several is False:
+        return None
+    written = y.gt(0).sum(1)
+    if several is None and not torch.compiler.is_compiling() and (not len(y) or written.max().item() <= 1):
+        return None
+    return written
 
 
 def _nodes(z: Tensor, a: float, written: Tensor | None = None) -> int:
@@ -104,37 +106,39 @@ def _nodes(z: Tensor, a: float, written: Tensor | None = None) -> int:
     return 8 if a >= 1 and written is None and z.dtype != torch.float64 else 16
 
 
-def _integrate(
-    p: Tensor, nodes: int, a: float, moment: str, written: Tensor | None, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    """[b, 1] in float64 I = ∫₀¹ Π_j (1 − p_j s) dπ(s), s = 1 − t, and [b, C] the mean of s/(1 − p_j s) under it.
+def _integrate(p: Tensor, nodes: int, a: float, written: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """[b, 1] I = ∫₀¹ Π_j (1 − p_j s) dπ(s), s = 1 − t, and [b, nodes, 1] the share of I and v = (1−s)/s at each node.
 
     p: [b, C], 0 for labels that have no part in it. `written` [b] is how many labels were picked in each row, one
-    everywhere if it is None. `moment` "t" takes (1−s)/(1 − p_j s) instead, "" nothing. A few nodes at a time: no tensor
-    is much larger than `TOGETHER` or one row. The products of many factors near 1 need float64; the mean, a sum of few
-    positive terms, does not, and is worked out in `dtype`.
+    everywhere if it is None. The products of many factors near 1 need float64. Here and in `_mean` a few nodes at a
+    time: no tensor is much larger than `TOGETHER` or one row.
     """
+    p = p.double() if p.is_cpu else p  # a device widens what it reads, which on a CPU takes longer than the arithmetic
     kappa = p.sum(1, dtype=torch.float64)
     if written is not None:  # the slope of −log Π about where Π s^{k−1} is largest, instead of that at 0
         place = written.clamp(1, MOST_WRITTEN) / (written.clamp(1, MOST_WRITTEN) + kappa)
         kappa = p.div(1 - p * place.to(p.dtype)[:, None]).sum(1, dtype=torch.float64)
-    minus_s, w, ws = gauss_rules(kappa, nodes, a, written)
+    minus_s, w, v = gauss_rules(kappa, nodes, a, written)
     # Plain products: the integral is at least that of e^{−κs}, some κ^−32, so a node where they underflow has no part.
     product = _joined([_factors(p, part).prod(2, keepdim=True) for part in _parted(minus_s, p)])
-    integral = (product * w).sum(1)
-    if not moment:
-        return integral, None
-    product.mul_(ws if moment == "s" else w - ws)
-    weights = torch.div(product, integral[:, None], out=torch.empty_like(product, dtype=dtype))
-    offset: Tensor | int = 1
-    if p.dtype != dtype:  # (1−p) + p (1−s), which keeps its digits near s = 1
-        p, offset, minus_s = p.to(dtype), (1 - p).to(dtype)[:, None], minus_s + 1
-    minus_s, mean = minus_s.to(dtype), None
-    for part, weight in zip(_parted(minus_s, p), _parted(weights, p), strict=True):
-        factors = _factors(p, part, offset)
-        term = torch.div(weight, factors, out=factors).sum(1)
+    product.mul_(w)
+    integral = product.sum(1)
+    return integral, product.div_(integral[:, None]), v
+
+
+def _mean(rest: Tensor, weights: Tensor, v: Tensor) -> Tensor:
+    """[b, C] the weighted mean of s/(1 − ps) over the nodes, 1 − p being `rest`.
+
+    It is 1/(v + 1 − p) with v = (1−s)/s: no digits are lost wherever p and s are near 1, and a sum of few positive
+    terms does not need float64.
+    """
+    mean = None
+    for near, weight in zip(_parted(v.to(rest.dtype), rest), _parted(weights.to(rest.dtype), rest), strict=True):
+        term = torch.add(near, rest[:, None])
+        term = torch.div(weight, term, out=term).sum(1)
         mean = term if mean is None else mean.add_(term)
-    return integral, mean
+    assert mean is not None
+    return mean
 
 
 def _parted(rules: Tensor, p: Tensor) -> Sequence[Tensor]:
@@ -147,10 +151,10 @@ def _parted(rules: Tensor, p: Tensor) -> Sequence[Tensor]:
     return [rules] if parts <= 1 else rules.split(-(-nodes // parts), 1)
 
 
-def _factors(p: Tensor, minus_s: Tensor, offset: Tensor | int = 1) -> Tensor:
-    """[b, step, C] 1 − p s, in the wider of the two types; another `offset` is added in the place of 1."""
-    if p.is_cpu or isinstance(offset, Tensor):  # on a CPU two plain operations are faster than one over three shapes
-        return torch.mul(p[:, None], minus_s).add_(offset)
+def _factors(p: Tensor, minus_s: Tensor) -> Tensor:
+    """[b, step, C] 1 − p s in float64."""
+    if p.is_cpu:  # there two plain operations are faster than one over three shapes
+        return torch.mul(p[:, None], minus_s).add_(1)
     return torch.addcmul(minus_s.new_ones(()), p[:, None], minus_s)
 
 
