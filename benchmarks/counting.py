@@ -41,6 +41,7 @@ from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import single_positive, split
 from pluralis.data.scenes import make_scenes
 from pluralis.data.source import load_split
+from pluralis.defaults import settle
 from pluralis.demo import SIZE, DemoSize, demo_recipe, pretrain
 from pluralis.engine import fit
 from pluralis.estimator import PartialLabelClassifier
@@ -92,7 +93,7 @@ def main(
                 found = [other for other in found if any(other[key] != entry[key] for key in _KEYS)] + [entry]
                 print(_line(entry), flush=True)
             if json_file is not None:  # after each method: what is measured is kept if the rest is broken off
-                json_file.write_text(json.dumps({**facts, "entries": found}, indent=1, allow_nan=False) + "\n")
+                write_counts(json_file, facts, found)
 
 
 def _kept(json_file: Path | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,10 +150,10 @@ def fit_voc(train: Part, test: Part, method: str, seed: int) -> dict[str, Rows]:
 
 
 def fit_scenes(weights: Path, size: DemoSize, name: str, seed: int) -> dict[str, Rows]:
-    recipe = demo_recipe(name, seed, weights, size)
     made = {part: make_scenes(part, count, size=SIZE) for part, count in (("train", size.train), ("test", size.test))}
     truth = {part: Labels.from_dense(scenes.truth, scenes.classes) for part, scenes in made.items()}
     given = {part: single_positive(labels, seed) for part, labels in truth.items()}
+    recipe, _ = settle(demo_recipe(name, seed, weights, size), TensorImages(made["train"].images))
     trained, held = split(size.train, recipe.select.fraction, seed)
 
     def loader(part: str, rows: np.ndarray) -> Loader:
@@ -193,7 +194,17 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
     if json_file is not None:
         if json_file.exists() and "seeds" in json.loads(json_file.read_text()):
             raise SystemExit(f"{json_file} holds what was counted without --runs: name another --json")
-        json_file.write_text(json.dumps({"entries": list(counted.values())}, indent=1, allow_nan=False) + "\n")
+        write_counts(json_file, {}, list(counted.values()))
+
+
+def write_counts(file: Path, facts: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    """Each run in a line of its own."""
+    lines = [json.dumps(facts, allow_nan=False)[:-1] + (", " if facts else "") + '"entries": [']
+    for entry in entries:
+        runs = ",\n".join(json.dumps(run, allow_nan=False) for run in entry["runs"])
+        rest = json.dumps({key: value for key, value in entry.items() if key != "runs"}, allow_nan=False)
+        lines.append(f'{rest[:-1]}, "runs": [\n{runs}]}}' + "," * (entry is not entries[-1]))
+    file.write_text("\n".join([*lines, "]}"]) + "\n")
 
 
 def _rows_of(run: TrainedRun) -> dict[str, Rows]:

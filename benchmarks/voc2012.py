@@ -480,7 +480,7 @@ def markdown(file: Path, base: str = "fair: an") -> str:
     lines = ["| row | seeds | mAP | over `an` | CF1 | OF1 | seconds |", "|---|---|---|---|---|---|---|"]
     for key, row in rows.items():
         gains = [run["mAP"] - compared[run["seed"]] for run in row["runs"] if run["seed"] in compared]
-        cells = [_text(row[name], digits) for name, digits in (("mAP", 2), ("CF1", 1), ("OF1", 1), ("seconds", 0))]
+        cells = [_text(row, name, digits) for name, digits in (("mAP", 2), ("CF1", 1), ("OF1", 1), ("seconds", 0))]
         spread = f" ± {statistics.stdev(gains):.2f}" if len(gains) > 1 else ""
         gain = f"{statistics.mean(gains):+.2f}{spread}" if gains and key != base else ""
         lines.append(f"| {key} | {row['seeds']} | {cells[0]} | {gain} | {' | '.join(cells[1:])} |")
@@ -493,12 +493,14 @@ def leads(file: Path, group: str, first: str = "relabel") -> str:
 
     kinds = ("mAP", *(f"{views} mAP" for views in MORE_VIEWS))
     rows = [row for row in json.loads(file.read_text())["rows"] if row["group"] == group and kinds[-1] in row]
-    mine = next(row for row in rows if row["method"] == first)
+    mine = next((row for row in rows if row["method"] == first), None)
+    if mine is None:
+        sys.exit(f"--compare {group}: {file} has no run of `{first}` in it with many views; run --groups {group} first")
     title = " | ".join(("fast", *MORE_VIEWS))
     lines = [f"| row | seeds | {title} | seconds |", "|---|---|---|---|---|---|"]
     for row in rows:
-        cells = " | ".join(_text(row[kind], 2) for kind in kinds)
-        lines.append(f"| {row['name']} | {row['seeds']} | {cells} | {_text(row['seconds'], 0)} |")
+        cells = " | ".join(_text(row, kind, 2) for kind in kinds)
+        lines.append(f"| {row['name']} | {row['seeds']} | {cells} | {_text(row, 'seconds', 0)} |")
     lines += ["", f"| `{first}` over | {title} |", "|---|---|---|---|"]
     for row in rows:
         if row is mine:
@@ -514,9 +516,11 @@ def leads(file: Path, group: str, first: str = "relabel") -> str:
     return "\n".join(lines)
 
 
-def _text(figure: dict[str, float | None], digits: int) -> str:
-    spread = "" if figure["sd"] is None else f" ± {figure['sd']:.{digits}f}"
-    return f"{figure['mean']:.{digits}f}{spread}"
+def _text(row: dict[str, Any], key: str, digits: int) -> str:
+    """From the runs: what the row itself holds is rounded already."""
+    values = [run[key] for run in row["runs"]]
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 def _train(words: list[str], folder: Path, views: bool) -> int:

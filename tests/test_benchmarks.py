@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.counting import fit_scenes, measure, write_counts
 from benchmarks.papers_page import RESULTS
 from benchmarks.pick_model import likelihood
 from benchmarks.selection_rules import compare_stored
-from benchmarks.voc2012 import Bench
+from benchmarks.voc2012 import Bench, Row, leads, markdown
+from pluralis.demo import DemoSize, pretrain
 from pluralis.losses.selection import selection
 
 
@@ -47,6 +49,39 @@ def test_stored_results_of_voc2012_belong_to_the_recipes_that_make_them_today() 
     bench = Bench(Path("unused"), ["fair", "default", "large", "draw", "mean", "kept-default"], [], [], RESULTS, 3)
     missing = [row.key for row in bench.rows() if len(bench.runs(row)) < row.seeds]
     assert not missing
+
+
+def test_the_queue_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """Seed by seed; what the file holds of this very recipe is not run again, what runs or failed is passed over."""
+    groups, only = ["fair:2"], ["an", "gr"]
+    an, gr = Bench(tmp_path, groups, only, [], None, 3).rows()
+
+    def left(runs: list[tuple[Row, int, str]], busy: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        file, found = tmp_path / "results.json", [*busy]
+        lines = {row: [{"seed": seed, "recipe": key} for other, seed, key in runs if other is row] for row in (an, gr)}
+        rows = [{"group": row.group, "name": row.name, "runs": run} for row, run in lines.items()]
+        file.write_text(json.dumps({"rows": rows}))
+        bench = Bench(tmp_path, groups, only, [], file, 3)
+        while (job := bench.next(found)) is not None:
+            found.append((job[0].key, job[1]))
+        return found[len(busy) :]
+
+    assert left([], []) == [(an.key, 0), (gr.key, 0), (an.key, 1), (gr.key, 1)]
+    assert left([(an, 0, an.recipe_hash([])), (gr, 1, gr.recipe_hash([]))], []) == [(gr.key, 0), (an.key, 1)]
+    assert left([(an, 0, "of another recipe")], [(gr.key, 0)]) == [(an.key, 0), (an.key, 1), (gr.key, 1)]
+
+
+def test_a_table_is_rounded_once(tmp_path: Path) -> None:
+    figures = {"mAP": 80.0, "CF1": 69.246, "OF1": 70.0, "seconds": 1.0}
+    rows = [{"group": "fair", "name": "an", "seeds": 1, "runs": [{"seed": 0, **figures}]}]
+    (tmp_path / "results.json").write_text(json.dumps({"rows": rows}))
+    assert "| fair: an | 1 | 80.00 |  | 69.2 | 70.0 | 1 |" in markdown(tmp_path / "results.json")
+
+
+def test_a_group_without_runs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"rows": []}')
+    with pytest.raises(SystemExit, match="no run of `relabel`.*run --groups kept-mean first"):
+        leads(tmp_path / "results.json", "kept-mean")
 
 
 def test_kept_norms_are_other_runs() -> None:
@@ -100,3 +135,22 @@ def test_the_table_of_rules_is_that_of_the_stored_runs() -> None:
         parts += [every[rule]["regret"], every[rule]["regret within methods"]]
         cells = " | ".join(f"{statistics.mean(part):.2f}" for part in parts)
         assert f"| {name} | {cells} |" in page.replace("**", "")
+
+
+@pytest.mark.parametrize("name", ["an", "relabel"])
+def test_scenes_are_counted_by_the_recipe_of_the_demo(name: str, tmp_path: Path) -> None:
+    size = DemoSize(digits=64, digit_epochs=1, train=120, test=30, epochs=1, gallery=3)
+    rows = fit_scenes(pretrain(tmp_path, size), size, name, 6)
+    found = measure(rows, 6)
+    for part, count in (("trained", 100), ("unseen", 30)):
+        logits, given, truth = rows[part]
+        assert logits.shape == given.shape == truth.shape == (count, 10)
+        assert ((given > 0) <= (truth > 0)).all()
+        assert [line[3] for line in found[part]["by class"]] == (truth > 0).sum(0).tolist()
+
+
+def test_counts_are_stored_as_they_are(tmp_path: Path) -> None:
+    entries = [{"set": name, "runs": [{"seed": 0, "by class": [[1.5, 1, 2, 2]]}, {"seed": 1}]} for name in ("a", "b")]
+    for facts in ({}, {"seeds": 2, "settings": {"a": {"epochs": 3}}}):
+        write_counts(tmp_path / "counts.json", facts, entries)
+        assert json.loads((tmp_path / "counts.json").read_text()) == {**facts, "entries": entries}

@@ -9,7 +9,18 @@ import pytest
 import torch
 from PIL import Image
 
-from pluralis import Labels, Loader, Setup, Stage, TensorImages, create_method, create_model, fit
+from pluralis import (
+    Labels,
+    Loader,
+    LossMethod,
+    Setup,
+    Stage,
+    TensorImages,
+    create_loss,
+    create_method,
+    create_model,
+    fit,
+)
 from pluralis.cautions import cautions
 from pluralis.config import Recipe
 from pluralis.method import Method
@@ -63,6 +74,20 @@ def test_a_mean_of_students_whose_norms_learn_is_told_of(students: int, settings
     lines = list(cautions(made("relabel", {"students": students}), LABELS, Stage(epochs=2, **settings)))
     assert len(lines) == told
     assert not told or "train.freeze_bn = true" in lines[0]
+
+
+def test_any_method_whose_stages_join_is_told_of() -> None:
+    class Twice(LossMethod):
+        def stages(self, plan: Stage) -> list[Stage]:
+            return [plan, plan]
+
+        def joins(self, stage: int) -> bool:
+            return stage == 1
+
+    method = Twice(create_model("tiny", 3), create_loss("an"))
+    (line,) = cautions(method, LABELS, Stage(epochs=1))
+    assert "the mean of the weights of several stages" in line
+    assert not list(cautions(method, LABELS, Stage(epochs=1, freeze_bn=True)))
 
 
 def test_what_the_teacher_of_relabel_begins_late_and_the_parameter_to_change() -> None:

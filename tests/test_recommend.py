@@ -199,13 +199,27 @@ def test_held_out_images_teach_what_is_recommended_but_nothing_that_is_compared(
     stated: bool | None, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pluralis.recommend.choose_device", lambda name: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr("pluralis.recommend.METHODS", ("an",))
+    monkeypatch.setattr("pluralis.recommend.RATES", ())
     given = {"train.freeze": 0, "run.cache": "ram", "train.freeze_bn": True, "method.name": "relabel"}
-    given |= {"method.params": {"views": "fast"}, **({} if stated is None else {"select.images": stated})}
+    given |= {"train.epochs": 1, "method.params": {"views": "fast"}}
+    given |= {} if stated is None else {"select.images": stated}
+    found = recommend(toy(features, **given), tmp_path / "out", 60)
+    own = {one.name: one.candidate for one in found.facts.compared}
+    assert own.keys() == {"default", "relabel", "an"}
+    for name, candidate in own.items():
+        assert bool(candidate.final.select.images) == (stated is not False and name != "an")
+        assert not load_run(tmp_path / "out" / name).recipe.select.images
+
+
+def test_images_that_are_asked_for_teach_what_is_recommended_where_norms_learn(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pluralis.recommend.choose_device", lambda name: SimpleNamespace(type="cuda"))
+    given = {"train.freeze": 0, "run.cache": "ram", "train.freeze_bn": False, "select.images": True}
     found = recommend(toy(features, **given), tmp_path / "out", 0)
-    for name in ("default", "relabel"):
-        own = next(one.candidate for one in found.facts.compared if one.name == name)
-        assert bool(own.final.select.images) == (stated is not False)
-        assert not own.judged.select.images
+    wanted = {one.name: one.candidate.final.select.images for one in found.facts.compared}
+    assert wanted == {name: True if name == "default" else None for name in NAMES}
 
 
 def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pluralis.method import Clock
 from pluralis.run import Hooks, train
 from pluralis.trained_run import TrainedRun, load_run
 from pluralis.trials import Watch
-from pluralis.tune import Tuned, head_alone, tune
+from pluralis.tune import HEAD_ALONE, Tuned, head_alone, tune
 from tests.children import pluralis
 
 PLAIN = "lr-0.001-epochs-2"
@@ -188,15 +188,25 @@ def test_a_named_method_is_tuned_as_it_is(features: Path, tmp_path: Path) -> Non
     assert handed.test == alone.test
 
 
-def test_held_out_images_teach_the_run_itself_and_no_candidate_that_cannot_learn_from_them(
-    features: Path, tmp_path: Path
+@pytest.mark.parametrize("stated", [{}, {"select.images": True}], ids=["by itself", "asked for"])
+@pytest.mark.parametrize("method", ["", "relabel"])
+def test_held_out_images_teach_the_run_itself_and_nothing_that_they_judge(
+    method: str, stated: dict[str, bool], features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Seen()
-    tuned = tune(toy(features, **{"train.freeze_bn": True, "train.epochs": 1}), tmp_path, 60, seen.hooks())
+    monkeypatch.setattr("pluralis.tune.RATES", ())
+    monkeypatch.setattr("pluralis.tune.LENGTHS", ())
+    monkeypatch.setattr("pluralis.tune.HEAD_ALONE", replace(HEAD_ALONE, lr=100.0, epochs=1))  # it does not win
+    given = {"train.freeze_bn": True, "train.epochs": 1, **stated, **({"method.name": method} if method else {})}
+    tuned = tune(toy(features, **given), tmp_path / "run", 60, Seen().hooks())
     assert all(candidate.score is not None for candidate in tuned.candidates)
+    for candidate in tuned.candidates:
+        assert not load_run(tmp_path / "run" / "tune" / candidate.name).recipe.select.images
     whole = next(candidate for candidate in tuned.candidates if candidate.name != "frozen")
     assert (whole.final.method.name, whole.final.select.images) == ("relabel", True)
-    assert (whole.judged.method.name, whole.judged.select.images) == ("selection", None)
+    if method:  # the end of its candidate, by which this one is chosen, is not the end of the run
+        assert tuned.chosen == whole.name
+        found, alone = train(tuned.recipe, tmp_path / "run"), train(tuned.recipe, tmp_path / "alone")
+        assert found.history == alone.history
 
 
 def test_what_diverges_is_passed_over_and_not_tried_again(features: Path, tmp_path: Path) -> None:

@@ -31,10 +31,10 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
     for part in method.late():
         if epochs <= part.after:
             yield _never(part, epochs)
-    if isinstance(method, Relabel) and method.students > 1 and not _norms_stay(method, plan):
+    if any(map(method.joins, range(len(method.stages(plan))))) and not _norms_stay(method, plan):
         yield (
-            f"the mean of {method.students} students' weights is kept, but their batch norms learn, and the statistics"
-            " of a mean are not the mean of theirs: set train.freeze_bn = true, or students = 1"
+            "what is kept is the mean of the weights of several stages, but their batch norms learn, and the statistics"
+            " of a mean are not the mean of theirs: set train.freeze_bn = true, or let none join (students = 1)"
         )
     positives = labels.summary().positives
     if not positives.any():

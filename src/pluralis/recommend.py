@@ -12,6 +12,7 @@ from pluralis.config import AUTO, MethodPart, Recipe
 from pluralis.data.source import Split, load_split
 from pluralis.defaults import settle
 from pluralis.errors import DataError, RecipeError
+from pluralis.methods import learns_images
 from pluralis.params import number
 from pluralis.recommend_evidence import LEVEL, Evidence, gain, held_logits
 from pluralis.recommend_words import DEFAULT, Compared, Facts, decide
@@ -20,7 +21,7 @@ from pluralis.run_folder import only_one
 from pluralis.runtime import choose_device
 from pluralis.trained_run import load_run
 from pluralis.trials import Candidate, Trials
-from pluralis.tune import RATES, head_alone, scaled, selection_in, without_test
+from pluralis.tune import RATES, as_judged, head_alone, scaled, selection_in
 
 METHODS = ("an", "gr", "em-apl", "pu-mlc")
 MASKED = "bce"  # of the known labels alone: where some were verified to be absent
@@ -60,11 +61,10 @@ def recommend(recipe: Recipe, folder: Path, minutes: float = 30.0, hooks: Hooks 
     hooks = hooks or Hooks()
     limit = 60 * number("recommend", "minutes", minutes, low=0)
     _check(folder)
-    images = None if recipe.select.images else recipe.select.images  # for each method to choose, if not refused
-    select = replace(recipe.select, rule="observed", fraction=recipe.select.fraction or _HELD, images=images)
+    select = replace(recipe.select, rule="observed", fraction=recipe.select.fraction or _HELD)
     plan = replace(recipe, select=select)
     with only_one(folder):
-        split = load_split(without_test(plan).data, select)
+        split = load_split(as_judged(plan).data, select)
         _check_labels(split)
         write_file(folder / _BEGUN, recipe.to_toml().encode())
         frozen = plan.train.freeze < 0 or choose_device(plan.run.device).type == "cpu"
@@ -125,11 +125,13 @@ def _candidates(plan: Recipe, split: Split, frozen: bool, hooks: Hooks) -> dict[
     methods |= {given.name: given} if given.name != AUTO else {}
     found = {}
     for name, method in ({name: MethodPart(name) for name in others} | methods).items():
-        final, choices = settle(replace(plan, method=method), split.train.images)
-        judged = selection_in(final) if name == DEFAULT else final
-        # Methods are compared on held-out rows, whose images only one of them could learn from.
-        judged = replace(judged, select=replace(judged.select, images=None))
-        found[name] = Candidate(name, judged if frozen else final, without_test(judged))
+        own = replace(plan, method=method)
+        teachable = not frozen if method.name == AUTO else learns_images(method.name)
+        if plan.select.images and not teachable:
+            own = replace(own, select=replace(plan.select, images=None))
+        final, choices = settle(own, split.train.images)
+        trained = selection_in(final) if name == DEFAULT else final
+        found[name] = Candidate(name, trained if frozen else final, as_judged(trained))
         for line in choices if name == DEFAULT else ():
             hooks.say(line)
     return {DEFAULT: found.pop(DEFAULT), **found}

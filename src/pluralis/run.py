@@ -77,9 +77,10 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return load_run(folder, recipe.run.device, resumed=True)
         for line in choices:
             hooks.say(line)
-        taught = split.with_held_images() if recipe.select.images else split.train
-        written = len(split.train.labels)
-        method = make_method(recipe, split.train.labels, len(taught.labels) - written)
+        written, further = len(split.train.labels), 0
+        if split.held and recipe.select.images:
+            further = len(split.held.labels)
+        method = make_method(recipe, split.train.labels, further)
         hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")
@@ -100,7 +101,15 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return feature_loader(source, recipe, features, hooks.decoding)
 
         looked_at = recipe.select.rule != "last" or how.watch_rules
-        data, held = loader(taught), loader(split.held) if split.held and looked_at else None
+        held = None
+        if split.held and (looked_at or further):  # in one, so that no image is decoded twice
+            data = every = loader(split.with_held_images())
+            if looked_at:
+                held = every.part(written, split.held.images, split.held.labels)
+            if not further:
+                data = every.part(0, split.train.images, split.train.labels)
+        else:
+            data = loader(split.train)
         rule = _rule(recipe, held, method)
         test = loader(split.test) if split.test else None
         watch: dict[str, Loader | Look] = {"test": test} if test and how.watch_test else {}

@@ -109,8 +109,8 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
         for line in tuned.lines():
             hooks.say(line)
         hooks.say(f"chosen: {best.name}; table: {home / 'table.csv'}")
-        same = best.judged == without_test(best.final) and not best.final.run.watch_test
-        if same and not has_begun(folder):
+        plain_run = not best.final.run.watch_test and not best.final.select.images
+        if plain_run and best.judged == as_judged(best.final) and not has_begun(folder):
             _hand_over(home / best.name, folder, best.final)
     return tuned
 
@@ -157,12 +157,14 @@ def _candidates(recipe: Recipe, images: Images, hooks: Hooks) -> tuple[Candidate
     for line in choices:
         hooks.say(line)
     frozen = replace(recipe, train=head_alone(len(images)), run=replace(recipe.run, cache="features"))
+    if recipe.method.name == AUTO:  # which will be `selection`
+        frozen = replace(frozen, select=replace(frozen.select, images=None))
     head, judged = settle(frozen, images)[0], final
     if recipe.method.name == AUTO:
         head, judged = selection_in(head), selection_in(final)
         if final.method.name != judged.method.name:
             hooks.say(f"candidates train {judged.method.name}, the first stage of {final.method.name}")
-    return Candidate(_name(final.train), final, without_test(judged)), Candidate(FROZEN, head, without_test(head))
+    return Candidate(_name(final.train), final, as_judged(judged)), Candidate(FROZEN, head, as_judged(head))
 
 
 def head_alone(rows: int) -> Stage:
@@ -180,9 +182,10 @@ def selection_in(recipe: Recipe) -> Recipe:
     return replace(recipe, method=method, select=replace(recipe.select, images=None))
 
 
-def without_test(recipe: Recipe) -> Recipe:
-    """Candidates have nothing to do with the test set."""
-    return replace(recipe, data=replace(recipe.data, test={}), run=replace(recipe.run, watch_test=False))
+def as_judged(recipe: Recipe) -> Recipe:
+    """Candidates have nothing to do with the test set, and learn nothing from the images of rows that judge them."""
+    data, run = replace(recipe.data, test={}), replace(recipe.run, watch_test=False)
+    return replace(recipe, data=data, run=run, select=replace(recipe.select, images=False))
 
 
 def scaled(base: Candidate, rate: float = 1.0, length: float = 1.0) -> Candidate:

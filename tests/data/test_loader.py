@@ -154,6 +154,36 @@ def test_augmentation_belongs_to_the_row_not_to_the_batch() -> None:
                 torch.testing.assert_close(view, by_row.setdefault(row, view))
 
 
+@pytest.mark.parametrize("cache", ["none", "ram", "disk"])
+def test_parts_are_loaders_of_their_own_that_decode_nothing_again(
+    files: ImageFiles, cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, decode, rows = 0, ImageFiles.decode, np.arange(3, 7)
+
+    def counted(self: ImageFiles, row: int, size: int) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return decode(self, row, size)
+
+    labels = Labels.from_lists([[row % 3] for row in range(len(files))], 3)
+    own = Labels.from_lists([[2], [1], [], [0]], 3)
+    monkeypatch.setattr(ImageFiles, "decode", counted)
+    whole = Loader(files, labels, size=16, cache=cache, keep_in=str(tmp_path))
+    part, alone = whole.part(3, files.select(rows), own), Loader(files.select(rows), own, size=16)
+    before = count
+    for found, expected in zip(part.in_order(3), alone.in_order(3), strict=True):
+        assert all(map(torch.equal, found, expected))
+    assert count - before == (8 if cache == "none" else 4)  # those of `alone`
+    found, expected = (list(one.batches(2, ["flip"], 0, Clock())) for one in (part, alone))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours.views[0], theirs.views[0])
+        assert torch.equal(ours.labels, theirs.labels)
+    end = part.part(1, files.select(rows[1:]), own.select([1, 2, 3]))
+    (_, last), (_, every) = (next(iter(one.in_order(9))) for one in (end, alone))
+    assert torch.equal(last, every[1:])
+    assert len(whole) == len(files)
+
+
 def test_rows_come_in_order_for_prediction(files: ImageFiles) -> None:
     loader = Loader(files, labels(11), size=24, store_size=48)
     rows, pixels = zip(*loader.in_order(4), strict=True)

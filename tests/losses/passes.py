@@ -14,17 +14,18 @@ FREE = _VIEWS | {"empty", "empty_like", "lift_fresh", "new_empty", "promote_type
 
 
 class Passes(TorchDispatchMode):
-    """Within it, `launched` are the names of the operations, less views, and `moved` are their bytes."""
+    """Within it, `launched` are the names of the operations, less views, `moved` their bytes, `largest` a result's."""
 
     def __init__(self) -> None:
         super().__init__()
         self.launched: list[str] = []
-        self.moved = 0
+        self.moved = self.largest = 0
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = op(*args, **kwargs)
         name = op.overloadpacket.__name__
+        self.largest = max(self.largest, *map(_bytes, tree_leaves(result)), 0)
         if name not in FREE:
             self.launched.append(name)
             given = {id(t): t for t in tree_leaves([args, {k: v for k, v in kwargs.items() if k != "out"}])}

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from pluralis.labels import Labels
-from pluralis.losses import create_loss
+from pluralis.losses import create_loss, selection_one
 from pluralis.losses.contrast import label_contrast
 from pluralis.losses.kernels import softplus
+from pluralis.losses.selection import selection
 from tests.losses.passes import Passes
 
 RATE = {"mechanism": "rate", "rate": 0.5}
@@ -56,6 +57,23 @@ def test_launches_and_memory_of_a_loss(name: str, params: dict[str, Any], launch
 def test_launches_of_the_selection_loss_do_not_grow_with_the_rows(params: dict[str, Any]) -> None:
     few, many = (len(passes("selection", params, rows, 80).launched) for rows in (64, 50_000))
     assert few == many
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_memory_of_the_selection_loss_does_not_grow_with_the_nodes(
+    several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logits = torch.randn(200, 4_000, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.zeros(logits.shape, dtype=torch.int8)
+    labels[:, : 1 + several] = 1
+    largest = []
+    for nodes in (8, 64):
+        monkeypatch.setattr(selection_one, "_nodes", lambda *given, nodes=nodes: nodes)
+        selection(logits[:1], labels[:1])  # makes the table of rules, once for all
+        with Passes() as found:
+            selection(logits, labels).backward()
+        largest.append(found.largest)
+    assert largest[0] == largest[1] <= 8 * selection_one.TOGETHER
 
 
 @pytest.mark.parametrize(("variant", "launches"), [("paper", 40), ("released", 35)])

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
 
-from pluralis import Recipe, load_run, train
+from pluralis import Recipe, distributed, load_run, train
 from pluralis.checkpoint import Store, state_hash
+from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.scenes import make_scenes
 from pluralis.data.source import Source, load_split
@@ -28,6 +31,8 @@ from pluralis.methods import create_method
 from pluralis.methods.relabel import Relabel
 from pluralis.missing_labels import learned, own_rows
 from pluralis.models import create_model
+from pluralis.stage import Stage
+from tests.children import call, call_in_two
 from tests.toys import SIZE, plan, scenes, stopped_at
 
 LABELS = Labels.from_lists([[0], [1, 3], [2]], 4, negatives=[[3], [], []])
@@ -242,6 +247,61 @@ def test_a_folder_from_before_there_were_images_goes_on_without_them(tmp_path: P
     assert train(recipe, tmp_path / "run").resumed
     with pytest.raises(RecipeError, match=r"select\.images: false -> true"):
         train(recipe.with_settings(["select.images=true"]), tmp_path / "run")
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_no_image_is_decoded_twice(images: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, decoded, decode = ["image,label"], [], ImageFiles.decode
+
+    def counted(self: ImageFiles, row: int, size: int) -> torch.Tensor:
+        decoded.append(self.name(row))
+        return decode(self, row, size)
+
+    monkeypatch.setattr(ImageFiles, "decode", counted)
+    for row in range(20):
+        Image.new("RGB", (24, 24), (10 * row, 0, 0)).save(tmp_path / f"{row}.png")
+        lines.append(f"{row}.png,{'ab'[row % 2]}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    given = {"data.images": str(tmp_path), "data.labels": str(tmp_path / "labels.csv"), "data.size": 24}
+    given |= {"model.backbone": "tiny", "model.weights": "", "train.epochs": 1, "run.device": "cpu", "run.workers": 0}
+    given |= {"method.name": "relabel", "method.params": {"views": "fast"}, "run.cache": "ram", "select.images": images}
+    train(Recipe().with_settings([], given), tmp_path / "run")
+    assert len(decoded) == len(set(decoded)) == 20
+
+
+def test_what_is_said_of_training_rows_leaves_images_out() -> None:
+    """Images without a label are not rows that somebody forgot to label."""
+    said: list[str] = []
+    data = with_images(9, 5)
+    fit(relabel(data.labels.select(range(9)), 5), data, replace(plan(), freeze_bn=True), warn=said.append)
+    assert not any("have no label at all" in line for line in said)
+    assert any("in the 9 training rows" in line for line in said)
+
+
+def train_as_one_of_some(folder: Path) -> None:
+    torch.set_num_threads(1)
+    folder.mkdir(exist_ok=True)
+    with distributed.process_group(torch.device("cpu")):
+        data = with_images(18, 7)
+        params: dict[str, Any] = {"students": 2, "pair": True, "refresh": 0.3, "student_start": "soft", "folds": 2}
+        method = relabel(data.labels.select(range(18)), 7, **params)
+        for module in method.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        fit(method, data, Stage(epochs=2, batch_size=8, lr=1e-3, head_lr=3, freeze_bn=True, ema=0.8), seed=3)
+        state = {key: value.contiguous() for key, value in method.state_dict().items()}
+        save_file(state, folder / f"{distributed.rank()}.safetensors")
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_images_too(tmp_path: Path) -> None:
+    for done in (call(train_as_one_of_some, tmp_path / "one"), *call_in_two(train_as_one_of_some, tmp_path / "two")):
+        assert done.returncode == 0, done.stderr[-3000:]
+    one = load_file(tmp_path / "one" / "0.safetensors")
+    two = [load_file(tmp_path / "two" / f"{rank}.safetensors") for rank in (0, 1)]
+    assert state_hash(two[0]) == state_hash(two[1])
+    for key, value in one.items():
+        torch.testing.assert_close(two[0][key], value, rtol=2e-3, atol=1e-3 if "soft" in key else 2e-5)
 
 
 def test_without_held_out_rows_there_are_no_images() -> None:

@@ -7,6 +7,7 @@ thread beside the network. So workers and caches change the speed and nothing el
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -141,6 +142,7 @@ class Loader:
         self._workers = workers
         self._pixels: Tensor | None = images.pixels if isinstance(images, TensorImages) else None
         self._squares: decoded.Squares | None = None
+        self._first = 0  # row of these squares
         if cache != "none" and self._pixels is None:
             if isinstance(images, decoded.FromFiles) and (cache == "disk" or keep_in):
                 folder = Path(keep_in) if keep_in else decoded.default_folder()
@@ -153,8 +155,21 @@ class Loader:
         self._flat = self._pixels is not None and self._pixels.dim() == 2  # feature vectors, which stay as they are
         if cache == "device" and self._pixels is not None:
             self._pixels = self._pixels.to(self.device)
-        dense = len(labels) * len(labels.classes) <= _DENSE_LABELS
-        self._dense = torch.from_numpy(labels.dense()).to(self.device) if dense else None
+        self._dense = self._made_dense()
+
+    def part(self, first: int, images: Images, labels: Labels) -> Loader:
+        """The rows from `first` on, which are those of `images`, with labels of their own: nothing is decoded again."""
+        part = copy.copy(self)
+        part.images, part.labels, part._first = images, labels, self._first + first
+        if self._pixels is not None:
+            part._pixels = self._pixels[first : first + len(images)]
+        part._dense = part._made_dense()
+        return part
+
+    def _made_dense(self) -> Tensor | None:
+        if len(self.labels) * len(self.labels.classes) > _DENSE_LABELS:
+            return None
+        return torch.from_numpy(self.labels.dense()).to(self.device)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -235,7 +250,7 @@ class Loader:
         if self._pixels is not None:
             pictures: Iterator[Tensor] = map(self._pixels.__getitem__, every if here else batches)
         elif self._squares is not None:
-            pictures = map(self._squares.read, batches)
+            pictures = map(self._squares.read, (rows + self._first for rows in batches))
         else:
             pictures = self._decoded(batches, self.device.type == "cuda")
         ready = zip(every, pictures, strict=True)

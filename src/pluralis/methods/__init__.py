@@ -77,10 +77,15 @@ def create_method(name: str, setup: Setup, params: dict[str, Any] | None = None)
 
 def check_learns_images(name: str) -> None:
     """Refuse to teach a method by images without labels that learns nothing from them."""
-    if not getattr(method_class(name), "learns_images", False):
+    if not learns_images(name):
         raise RecipeError(
             f"{name} learns nothing from images without labels: leave them out (select.images = false), or use relabel"
         )
+
+
+def learns_images(name: str) -> bool:
+    """Whether rows of which there is only the image can teach the method."""
+    return bool(getattr(method_class(name), "learns_images", False))
 
 
 def every_method() -> dict[str, Any]:

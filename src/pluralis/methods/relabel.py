@@ -122,7 +122,7 @@ class Relabel(Method):
         self.student_start = choice(_NAME, "student_start", student_start, _STARTS)
         self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
-        self.further_images = setup.further_images
+        self.written, self.further_images = setup.rows, setup.further_images
         self.net = setup.make_net()
         self.peer = setup.make_another(self.net) if flag(_NAME, "pair", pair) else None
         self.loss = teaching
@@ -146,11 +146,9 @@ class Relabel(Method):
         return [plan] * self.teachers + [student] * (self.rounds * self.students)
 
     def learned_rows(self, stage: int) -> Tensor | None:
-        return (
-            torch.arange(len(self.soft.value) - self.further_images)
-            if self.further_images and stage < self.teachers
-            else None
-        )
+        if stage < self.teachers and self.further_images:
+            return torch.arange(self.written)
+        return None
 
     def joins(self, stage: int) -> bool:
         return stage > self.teachers and (stage - self.teachers) % self.students > 0
@@ -161,8 +159,7 @@ class Relabel(Method):
             if self.peer is not None:
                 self.first_peer.keep(self.peer)
             if self.folds:  # the loop has set the generator by its seed
-                written = len(self.fold) - self.further_images
-                parts = [torch.randperm(count) % self.folds for count in (written, self.further_images)]
+                parts = [torch.randperm(count) % self.folds for count in (self.written, self.further_images)]
                 self.fold.copy_(torch.cat(parts))
             self._check_views(predict_train)
             return
@@ -208,7 +205,7 @@ class Relabel(Method):
         else:
             rows, logits = torch.arange(len(self.soft.value)), predict_train(views=self.looks)
         given = torch.zeros(logits.shape, dtype=torch.int8)
-        written = rows < len(self.labels)
+        written = rows < self.written
         given[written] = torch.from_numpy(self.labels.dense(rows[written].numpy()))
         if not isinstance(self.loss, Selection):
             scale, _ = calibrate(logits, given)
@@ -221,7 +218,7 @@ class Relabel(Method):
         chances = self._posterior(logits, labels)
         if not self.further_images:
             return chances
-        only_image = (rows >= len(self.soft.value) - self.further_images)[:, None]
+        only_image = (rows >= self.written)[:, None]
         return torch.where(only_image, logits.to(chances).sigmoid(), chances)
 
     def _posterior(self, logits: Tensor, labels: Tensor) -> Tensor:
