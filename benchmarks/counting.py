@@ -4,7 +4,7 @@
     python -m benchmarks.counting --sets "digit scenes" --methods relabel --json docs/results/counting.json
     python -m benchmarks.counting --runs runs/relabel-0 runs/relabel-1 --json docs/results/counting_runs.json
 
-Without --runs, what the file has of other sets and methods stays, so that some can be added to it or measured again.
+What the file has of other sets and methods stays, so that some can be added to it or measured again.
 Three kinds of sets. Mulan's tables, as in `benchmarks.mulan`: a seed draws a third of the rows to be held out, the
 method learns from the others, and both parts are counted. VOC 2012 on frozen features, as in `benchmarks.frozen_voc`:
 4,574 rows to learn from, 1,143 held out, and the trained and the 5,823 test rows are counted. Digit scenes, by the tiny
@@ -185,6 +185,9 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
         rows = _rows_of(run)
         name = f"{data.format}, {data.protocol}, {len(rows['trained'][0])} images, {data.size} px"
         method = f"{run.recipe.method.name}, {model.head}, freeze_bn {run.recipe.train.freeze_bn}"
+        if (students := run.recipe.method.params.get("students", 1)) > 1:
+            method += f", {students} students"
+        method += ", held-out images" * bool(run.recipe.select.images)
         for part, figures in measure(rows, run.recipe.run.seed).items():
             entry = {"set": name, "method": method, "rows": part, "runs": []}
             entry = counted.setdefault((alone.to_toml(), part), entry)
@@ -192,9 +195,11 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
     for entry in counted.values():
         print(_line(entry))
     if json_file is not None:
-        if json_file.exists() and "seeds" in json.loads(json_file.read_text()):
+        before = json.loads(json_file.read_text()) if json_file.exists() else {"entries": []}
+        if "seeds" in before:
             raise SystemExit(f"{json_file} holds what was counted without --runs: name another --json")
-        write_counts(json_file, {}, list(counted.values()))
+        entries = {tuple(entry[key] for key in _KEYS): entry for entry in (*before["entries"], *counted.values())}
+        write_counts(json_file, {}, list(entries.values()))
 
 
 def write_counts(file: Path, facts: dict[str, Any], entries: list[dict[str, Any]]) -> None:

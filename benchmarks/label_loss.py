@@ -2,6 +2,7 @@
 
     python -m benchmarks.label_loss --images VOCdevkit/VOC2012 --json docs/results/label_loss.json
 
+With --only or --methods, which leave some out, what the file has of the others stays.
 Features, training and test rows, linear head and settings are those of `benchmarks.frozen_voc`, the same for every
 method; methods have their defaults except where the table names a parameter. A run is a pair of a seed and, where the
 labels are lost at random, a draw of its own; differences are taken run by run, so that what both sides share falls out.
@@ -64,8 +65,9 @@ class Data(NamedTuple):
 
 
 def losses() -> list[Loss]:
-    common: list[Entry] = [(name, {}) for name in (BASE, "wan", "ll-ct", "role", "gr", "em", "em-apl", "pu-mlc")]
-    picked: list[Entry] = [*common, ("cls", {}), ("selection", {})]
+    names = (BASE, "wan", "ll-ct", "role", "gr", "em", "em-apl", "pu-mlc", "cls")
+    common: list[Entry] = [(name, {}) for name in names]
+    picked: list[Entry] = [*common, ("selection", {})]
     found = [
         Loss(RANDOM_PICK, lambda labels, areas, draw: single_positive(labels, draw), picked),
         Loss("pick-area", lambda labels, areas, draw: pick(labels, areas, draw), picked),
@@ -73,7 +75,7 @@ def losses() -> list[Loss]:
         Loss("pick-rarest", lambda labels, areas, draw: pick_rarest(labels), picked),
     ]
     for share in (0.75, 0.5, 0.25):
-        entries = [*common, ("cls", {})]
+        entries = [*common]
         for unlabelled in ("skip", "absent"):
             means = {"unlabelled": unlabelled}
             rates = [{"mechanism": "rate", **rate} for rate in ({"rate": share}, {})]
@@ -88,7 +90,9 @@ def losses() -> list[Loss]:
     return found
 
 
-def main(images: str, cache: Path | None, runs: int, only: list[str], json_file: Path | None) -> list[dict[str, Any]]:
+def main(
+    images: str, cache: Path | None, runs: int, only: list[str], methods: list[str], json_file: Path | None
+) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     data = read_data(images, cache)
     facts = {"settings": SETTINGS, "runs": runs, "first draw": FIRST_DRAW, "train": len(data.rows)}
@@ -96,7 +100,8 @@ def main(images: str, cache: Path | None, runs: int, only: list[str], json_file:
     facts["machine"] = platform.processor() or platform.machine()
     complete = data.labels.dense(data.rows)
     full = [measure(data, complete, ("bce", {}), run) for run in range(runs)]
-    table: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
+    kept = _kept(json_file, facts) if only or methods else []
     random: dict[str, list[float]] = {}
     for loss in losses():
         if only and loss.name not in only:
@@ -106,7 +111,9 @@ def main(images: str, cache: Path | None, runs: int, only: list[str], json_file:
         print(f"\n**{loss.name}** ({empty:.1f} % of the images have no written label)\n")
         print(f"| method | mAP | over {BASE} | against {RANDOM_PICK} | seconds |\n|---|---|---|---|---|")
         base: list[float] = []
-        for entry in [loss.entries[0], (ALL, {}), *loss.entries[1:]]:
+        for entry in _in_order(loss):
+            if methods and entry[0] not in (BASE, *methods):
+                continue
             start = time.perf_counter()
             scores = full if entry[0] == ALL else [measure(data, given[run], entry, run) for run in range(runs)]
             base = base or scores
@@ -118,11 +125,36 @@ def main(images: str, cache: Path | None, runs: int, only: list[str], json_file:
             elif loss.name.startswith("pick") and name in random:
                 row[f"against {RANDOM_PICK}"] = gain(scores, random[name])
             row |= {"seconds": round((time.perf_counter() - start) / runs, 1), "runs": [round(s, 2) for s in scores]}
-            table.append(row)
+            measured.append(row)
             print(line(row), flush=True)
             if json_file is not None:  # after each method: what is measured is kept if the rest is broken off
-                json_file.write_text(json.dumps({**facts, "rows": table}, indent=1, allow_nan=False) + "\n")
-    return table
+                rows = {"rows": joined(kept, measured)}
+                json_file.write_text(json.dumps({**facts, **rows}, indent=1, allow_nan=False) + "\n")
+    return measured
+
+
+def _in_order(loss: Loss) -> list[Entry]:
+    return [loss.entries[0], (ALL, {}), *loss.entries[1:]]
+
+
+def _kept(json_file: Path | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a file that is there, which must be of the same settings."""
+    if json_file is None or not json_file.exists():
+        return []
+    before = json.loads(json_file.read_text())
+    for key in ("settings", "runs", "first draw", "train", "test"):
+        if before[key] != facts[key]:
+            raise SystemExit(f"{json_file} has {key} {before[key]}, this run {facts[key]}: name another --json")
+    rows: list[dict[str, Any]] = before["rows"]
+    return rows
+
+
+def joined(kept: list[dict[str, Any]], measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All rows in the order of the tables, those that were measured again in their new form."""
+    found = {(row["labels"], row["method"]): row for row in (*kept, *measured)}
+    known = [(loss.name, title(entry)) for loss in losses() for entry in _in_order(loss)]
+    order = [*dict.fromkeys([*(key for key in known if key in found), *found])]
+    return [found[key] for key in order]
 
 
 def read_data(images: str, cache: Path | None) -> Data:
@@ -168,5 +200,6 @@ if __name__ == "__main__":
     parser.add_argument("--cache", type=Path, default=None, help="folder of the features")
     parser.add_argument("--runs", type=int, default=3, help="pairs of a seed and a draw of the labels")
     parser.add_argument("--only", nargs="*", default=[], help="ways of losing labels, by name; default: all")
+    parser.add_argument("--methods", nargs="*", default=[], help=f"and {BASE}; default: all")
     parser.add_argument("--json", type=Path, default=None, dest="json_file")
     main(**vars(parser.parse_args()))

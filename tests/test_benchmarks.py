@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.counting import fit_scenes, measure, write_counts
+from benchmarks.label_loss import joined
 from benchmarks.papers_page import RESULTS
 from benchmarks.pick_model import likelihood
 from benchmarks.selection_rules import compare_stored
@@ -154,3 +155,11 @@ def test_counts_are_stored_as_they_are(tmp_path: Path) -> None:
     for facts in ({}, {"seeds": 2, "settings": {"a": {"epochs": 3}}}):
         write_counts(tmp_path / "counts.json", facts, entries)
         assert json.loads((tmp_path / "counts.json").read_text()) == {**facts, "entries": entries}
+
+
+def test_ways_of_losing_labels_that_are_measured_again_take_their_place() -> None:
+    kept = [{"labels": "left-75", "method": name, "runs": [1.0]} for name in ("an", "bce", "own")]
+    again = [{"labels": "left-75", "method": "gr", "runs": [2.0]}, {"labels": "left-75", "method": "an", "runs": [3.0]}]
+    found = joined(kept, again)
+    runs = {row["method"]: row["runs"] for row in found}
+    assert list(runs.items()) == [("an", [3.0]), ("gr", [2.0]), ("bce", [1.0]), ("own", [1.0])]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -493,6 +495,22 @@ def test_rates_and_odd_logits_stay_finite(value: float) -> None:
         assert np.isfinite(numbers(found)).all()
 
 
+def test_the_table_of_counts_is_the_stored_one() -> None:
+    results = Path(__file__).parent.parent / "docs" / "results"
+    page, cells = (results / "README.md").read_text(), dict[tuple[str, str], list[str]]()
+    for entry in json.loads((results / "counting.json").read_text())["entries"]:
+        runs = entry["runs"]
+        labels, errors = ([run[key] for run in runs] for key in ("labels a row", "error by class"))
+        covered = f"{sum(run['covered'] for run in runs)}/{len(runs)}"
+        cell = f"{statistics.mean(found for found, _, _ in labels):.2f}, {covered}, {statistics.mean(errors):.0%}"
+        cells.setdefault((entry["set"], entry["method"]), []).append(cell.replace("%", " %"))
+        assert all(len(run["by class"]) > 5 for run in runs)
+    assert len(cells) == 25
+    for (_, method), both in cells.items():
+        words = re.escape(f"{' | '.join(both)} |")
+        assert re.search(rf"\| (\*\*)?`{method}`(\*\*)?( \(head `lse`\))? \| {words}", page), method
+
+
 def test_what_the_note_says_was_measured() -> None:
     results = Path(__file__).parent.parent / "docs" / "results"
     entries = json.loads((results / "counting.json").read_text())["entries"]
@@ -510,6 +528,11 @@ def test_what_the_note_says_was_measured() -> None:
     low, high = mean("VOC 2012", "selection", lambda run: run["classes covered"])
     digits, photographs = mean("digit scenes", "selection", off), mean("scene", "selection", off)
     table = mean("yeast", "an", off)
+    unseen = {
+        entry["method"]: round(100 * float(np.mean([off(run) for run in entry["runs"]])))
+        for entry in entries
+        if (entry["set"], entry["rows"]) == ("VOC 2012", "unseen")
+    }
     trained = [entry for entry in runs if entry["method"].startswith("relabel, lse")]
     assert [entry["rows"] for entry in trained] == ["trained", "unseen"]
     photos = [round(100 * float(np.mean([off(run) for run in entry["runs"]]))) for entry in trained]
@@ -521,6 +544,7 @@ def test_what_the_note_says_was_measured() -> None:
         f"{-digits[1]} to {-digits[0]} % too low in scenes of digits",
         f"{photographs[0]} to {photographs[1]} % too high in photographs",
         f"learned 1,715 photographs of it {photos[0]} to {photos[1]} % too high",
+        f"{unseen['em']} to {unseen['gr']} % too high after `gr` and `em`, and {-unseen['an']} % too low after `an`",
     ):
         assert words in MEASURED
     z = torch.zeros(4, 3)
