@@ -77,9 +77,8 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return load_run(folder, recipe.run.device, resumed=True)
         for line in choices:
             hooks.say(line)
-        written, further = len(split.train.labels), 0
-        if split.held and recipe.select.images:
-            further = len(split.held.labels)
+        written = len(split.train.labels)
+        further = len(split.held.labels) if split.held and recipe.select.images else 0
         method = make_method(recipe, split.train.labels, further)
         hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
@@ -101,15 +100,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return feature_loader(source, recipe, features, hooks.decoding)
 
         looked_at = recipe.select.rule != "last" or how.watch_rules
-        held = None
-        if split.held and (looked_at or further):  # in one, so that no image is decoded twice
-            data = every = loader(split.with_held_images())
-            if looked_at:
-                held = every.part(written, split.held.images, split.held.labels)
-            if not further:
-                data = every.part(0, split.train.images, split.train.labels)
-        else:
-            data = loader(split.train)
+        data, held = _loaders(split, loader, looked_at, further > 0)
         rule = _rule(recipe, held, method)
         test = loader(split.test) if split.test else None
         watch: dict[str, Loader | Look] = {"test": test} if test and how.watch_test else {}
@@ -170,6 +161,20 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
         if distributed.rank() == 0:
             write_snapshot(folder / "model", Snapshot(method.weights(), meta))
         return trained_run(recipe, method, meta)
+
+
+def _loaders(
+    split: Split, loader: Callable[[Source], Loader], looked_at: bool, further: bool
+) -> tuple[Loader, Loader | None]:
+    """The training rows, with `further` the held-out images after them; and the held-out rows if they are looked at.
+
+    Both are parts of one, so that no image is decoded twice.
+    """
+    if split.held is None or not (looked_at or further):
+        return loader(split.train), None
+    every, train, held = loader(split.with_held_images()), split.train, split.held
+    data = every if further else every.part(0, train.images, train.labels)
+    return data, every.part(len(train.labels), held.images, held.labels) if looked_at else None
 
 
 def _summary(table: Table) -> str:
