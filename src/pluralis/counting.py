@@ -41,7 +41,7 @@ MEASURED = (
     "The interval is of sampling alone, and too narrow. Where one label was picked and the truth is known, 95 % ones"
     " after `selection` held the total of 41 out of 60 sets of rows, and on VOC 2012 those of single classes held 48 to"
     " 49 % of them. Totals after it came out 15 to 16 % too low in scenes of digits, 12 to 13 % too high in photographs"
-    " of landscapes, and within 4 % on VOC 2012; after `relabel` of a network that learned 1,715 photographs of it 4 to"
+    " of landscapes, and within 4 % on VOC 2012; after `relabel` of networks that learned 1,715 photographs of it 2 to"
     " 8 % too high. Totals of VOC 2012's test images came out 8 to 9 % too high after `gr` and `em`, and 12 % too low"
     " after `an`; after `an` in one table 70 % too low."
 )
