@@ -42,7 +42,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from multiprocessing import get_context
@@ -480,7 +480,8 @@ def markdown(file: Path, base: str = "fair: an") -> str:
     lines = ["| row | seeds | mAP | over `an` | CF1 | OF1 | seconds |", "|---|---|---|---|---|---|---|"]
     for key, row in rows.items():
         gains = [run["mAP"] - compared[run["seed"]] for run in row["runs"] if run["seed"] in compared]
-        cells = [_text(row, name, digits) for name, digits in (("mAP", 2), ("CF1", 1), ("OF1", 1), ("seconds", 0))]
+        shown = (("mAP", 2), ("CF1", 1), ("OF1", 1), ("seconds", 0))
+        cells = [_text(_over(row["runs"], name), digits) for name, digits in shown]
         spread = f" ± {statistics.stdev(gains):.2f}" if len(gains) > 1 else ""
         gain = f"{statistics.mean(gains):+.2f}{spread}" if gains and key != base else ""
         lines.append(f"| {key} | {row['seeds']} | {cells[0]} | {gain} | {' | '.join(cells[1:])} |")
@@ -499,8 +500,8 @@ def leads(file: Path, group: str, first: str = "relabel") -> str:
     title = " | ".join(("fast", *MORE_VIEWS))
     lines = [f"| row | seeds | {title} | seconds |", "|---|---|---|---|---|---|"]
     for row in rows:
-        cells = " | ".join(_text(row, kind, 2) for kind in kinds)
-        lines.append(f"| {row['name']} | {row['seeds']} | {cells} | {_text(row, 'seconds', 0)} |")
+        cells = [_text(_over(row["runs"], kind), 2) for kind in kinds] + [_text(_over(row["runs"], "seconds"), 0)]
+        lines.append(f"| {row['name']} | {row['seeds']} | {' | '.join(cells)} |")
     lines += ["", f"| `{first}` over | {title} |", "|---|---|---|---|"]
     for row in rows:
         if row is mine:
@@ -516,11 +517,15 @@ def leads(file: Path, group: str, first: str = "relabel") -> str:
     return "\n".join(lines)
 
 
-def _text(row: dict[str, Any], key: str, digits: int) -> str:
-    """From the runs: what the row itself holds is rounded already."""
-    values = [run[key] for run in row["runs"]]
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}"
+def _over(runs: Iterable[dict[str, Any]], key: str) -> dict[str, float | None]:
+    """Not rounded, as what a row of the file holds is."""
+    values = [run[key] for run in runs]
+    return {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
+
+
+def _text(figure: dict[str, float | None], digits: int) -> str:
+    spread = "" if figure["sd"] is None else f" ± {figure['sd']:.{digits}f}"
+    return f"{figure['mean']:.{digits}f}{spread}"
 
 
 def _train(words: list[str], folder: Path, views: bool) -> int:
@@ -592,9 +597,7 @@ def _line(row: Row, runs: dict[int, dict[str, Any]]) -> dict[str, Any]:
     line: dict[str, Any] = dataclasses.asdict(row) | {"seeds": len(runs)}
     more = [f"{views} mAP" for views in MORE_VIEWS if row.views]
     for key in ("mAP", "CF1", "OF1", "seconds", *more):
-        values = [run[key] for run in runs.values()]
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        line[key] = {"mean": round(statistics.mean(values), 2), "sd": None if spread is None else round(spread, 2)}
+        line[key] = {name: None if x is None else round(x, 2) for name, x in _over(runs.values(), key).items()}
     return {**line, "runs": [runs[seed] for seed in sorted(runs)]}
 
 

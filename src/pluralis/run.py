@@ -168,13 +168,13 @@ def _loaders(
 ) -> tuple[Loader, Loader | None]:
     """The training rows, with `further` the held-out images after them; and the held-out rows if they are looked at.
 
-    Both are parts of one, so that no image is decoded twice.
+    These are then a part of the former, so that no image is decoded twice.
     """
-    if split.held is None or not (looked_at or further):
-        return loader(split.train), None
-    every, train, held = loader(split.with_held_images()), split.train, split.held
-    data = every if further else every.part(0, train.images, train.labels)
-    return data, every.part(len(train.labels), held.images, held.labels) if looked_at else None
+    held = split.held if looked_at else None
+    if not further:
+        return loader(split.train), loader(held) if held else None
+    every = loader(split.with_held_images())
+    return every, every.part(len(split.train.labels), held.images, held.labels) if held else None
 
 
 def _summary(table: Table) -> str:
