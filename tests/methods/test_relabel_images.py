@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
-from pluralis import Recipe, distributed, load_run, train
+from pluralis import Recipe, load_run, train
 from pluralis.checkpoint import Store, state_hash
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import Loader, TensorImages
@@ -31,8 +30,7 @@ from pluralis.methods import create_method
 from pluralis.methods.relabel import Relabel
 from pluralis.missing_labels import learned, own_rows
 from pluralis.models import create_model
-from pluralis.stage import Stage
-from tests.children import call, call_in_two
+from tests.methods.one_and_two import check_one_and_two
 from tests.toys import SIZE, plan, scenes, stopped_at
 
 LABELS = Labels.from_lists([[0], [1, 3], [2]], 4, negatives=[[3], [], []])
@@ -278,30 +276,15 @@ def test_what_is_said_of_training_rows_leaves_images_out() -> None:
     assert any("in the 9 training rows" in line for line in said)
 
 
-def train_as_one_of_some(folder: Path) -> None:
-    torch.set_num_threads(1)
-    folder.mkdir(exist_ok=True)
-    with distributed.process_group(torch.device("cpu")):
-        data = with_images(18, 7)
-        params: dict[str, Any] = {"students": 2, "pair": True, "refresh": 0.3, "student_start": "soft", "folds": 2}
-        method = relabel(data.labels.select(range(18)), 7, **params)
-        for module in method.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        fit(method, data, Stage(epochs=2, batch_size=8, lr=1e-3, head_lr=3, freeze_bn=True, ema=0.8), seed=3)
-        state = {key: value.contiguous() for key, value in method.state_dict().items()}
-        save_file(state, folder / f"{distributed.rank()}.safetensors")
+def made() -> tuple[Relabel, Loader]:
+    data = with_images(18, 7)
+    params: dict[str, Any] = {"students": 2, "pair": True, "refresh": 0.3, "student_start": "soft", "folds": 2}
+    return relabel(data.labels.select(range(18)), 7, **params), data
 
 
 @pytest.mark.slow
 def test_two_processes_are_one_with_images_too(tmp_path: Path) -> None:
-    for done in (call(train_as_one_of_some, tmp_path / "one"), *call_in_two(train_as_one_of_some, tmp_path / "two")):
-        assert done.returncode == 0, done.stderr[-3000:]
-    one = load_file(tmp_path / "one" / "0.safetensors")
-    two = [load_file(tmp_path / "two" / f"{rank}.safetensors") for rank in (0, 1)]
-    assert state_hash(two[0]) == state_hash(two[1])
-    for key, value in one.items():
-        torch.testing.assert_close(two[0][key], value, rtol=2e-3, atol=1e-3 if "soft" in key else 2e-5)
+    check_one_and_two(tmp_path, made, ema=0.8)
 
 
 def test_without_held_out_rows_there_are_no_images() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from pluralis import distributed
 from pluralis.checkpoint import Store, state_hash
 from pluralis.data.loader import Loader
 from pluralis.engine import Report, fit
@@ -26,7 +25,7 @@ from pluralis.methods.relabel import Relabel
 from pluralis.methods.start import start_values
 from pluralis.models import create_model
 from pluralis.stage import Stage
-from tests.children import call, call_in_two
+from tests.methods.one_and_two import check_one_and_two
 from tests.toys import plan, scenes, stopped_at
 
 LABELS = Labels.from_lists([[0], [1], [2], [3], [0, 2], []], 4, negatives=[[3], [], [], [1], [], [2]])
@@ -344,18 +343,9 @@ def test_a_stopped_run_ends_with_the_same_bits(params: dict[str, Any], tmp_path:
     assert torch.equal(predict(bare, data), predict(whole, data))
 
 
-def train_as_one_of_some(folder: Path, params: dict[str, Any]) -> None:
-    torch.set_num_threads(1)
-    folder.mkdir(exist_ok=True)
-    with distributed.process_group(torch.device("cpu")):
-        data = scenes(18)  # the last batch of 8 holds 2 rows, one for each process: it may be of a fold
-        method = relabel(data.labels, **params)
-        for module in method.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        fit(method, data, Stage(epochs=2, batch_size=8, lr=1e-3, head_lr=3, freeze_bn=True), seed=3)
-        state = {key: value.contiguous() for key, value in method.state_dict().items()}
-        save_file(state, folder / f"{distributed.rank()}.safetensors")
+def made(params: dict[str, Any]) -> tuple[Relabel, Loader]:
+    data = scenes(18)  # the last batch of 8 holds 2 rows, one for each process: it may be of a fold
+    return relabel(data.labels, **params), data
 
 
 @pytest.mark.slow
@@ -365,14 +355,7 @@ def train_as_one_of_some(folder: Path, params: dict[str, Any]) -> None:
     ids=["all", "a learned rate"],
 )
 def test_two_processes_are_one(tmp_path: Path, params: dict[str, Any]) -> None:
-    train = train_as_one_of_some
-    for done in (call(train, tmp_path / "one", params), *call_in_two(train, tmp_path / "two", params)):
-        assert done.returncode == 0, done.stderr[-3000:]
-    one = load_file(tmp_path / "one" / "0.safetensors")
-    two = [load_file(tmp_path / "two" / f"{rank}.safetensors") for rank in (0, 1)]
-    assert state_hash(two[0]) == state_hash(two[1])
-    for key, value in one.items():
-        torch.testing.assert_close(two[0][key], value, rtol=2e-3, atol=1e-3 if "soft" in key else 2e-5)
+    check_one_and_two(tmp_path, partial(made, params))
 
 
 @pytest.mark.parametrize(
