@@ -18,7 +18,9 @@ Groups of runs, in this order:
     start        heads from the other bias: pooled class maps and `gr` from log-odds, others with mean pooling from zero
     decoder      what of LAC is its head, its rates and its two terms
     kept-…       fair, ratios, default, large, draw, mean, shares, picks, ideas or start, with the statistics of the
-                 batch norms kept as they are
+                 batch norms kept as they are; beside `relabel` with one student from zero, as the other groups have it,
+                 `relabel as chosen`, which is what `pluralis train` does, and `all labels as chosen`, the same with
+                 every label written
 
 Each run is a `pluralis train` in a folder of its own under --out: what is finished is not repeated, what was
 interrupted goes on, and runs that --json holds already are not run again. --jobs processes share the work; each makes
@@ -294,6 +296,7 @@ def pick_rows() -> Iterator[Row]:
 
 CSRA, STRONG = "model.head=csra", "method.params.student=strong"
 SOFT = "method.params.student_start=soft"
+CHOSEN = (SOFT, "method.params.students=2", "select.images=true")  # by `train`, where norms keep their statistics
 IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "csra": (CSRA,),
     "pair": ("method.params.pair=true",),
@@ -308,7 +311,10 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "student from soft labels": (SOFT,),
     "2 students": (SOFT, "method.params.students=2"),
     "held-out images": (SOFT, "select.images=true"),
-    "2 students, held-out images": (SOFT, "method.params.students=2", "select.images=true"),
+    "2 students, held-out images": CHOSEN,
+    "2 students, held-out images, csra": (*CHOSEN, CSRA),
+    "2 students, held-out images, 2 rounds": (*CHOSEN, "method.params.rounds=2"),
+    "3 students, held-out images": (SOFT, "method.params.students=3", "select.images=true"),
 }
 
 
@@ -329,12 +335,18 @@ def start_rows() -> Iterator[Row]:
 
 def kept_rows(rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     for row in rows():
-        settings = (*row.settings, "train.freeze_bn=true")
+        row = dataclasses.replace(row, group=f"kept-{row.group}", settings=(*row.settings, "train.freeze_bn=true"))
+        name, comma, rest = row.name.partition(",")
+        choosable = LSE[0] in row.settings and row.group not in ("kept-ideas", "kept-start")
+        if choosable and name in ("relabel", "all labels"):
+            as_chosen = f"{name} as chosen{comma}{rest}"
+            yield dataclasses.replace(row, name=as_chosen, method="relabel", settings=(*row.settings, *CHOSEN))
         if row.method == "relabel":  # as all was measured before `train` chose others
             first = ("method.params.student_start=head", "method.params.students=1", "select.images=false")
-            stated = {setting.partition("=")[0] for setting in settings}
-            settings += tuple(setting for setting in first if setting.partition("=")[0] not in stated)
-        yield dataclasses.replace(row, group=f"kept-{row.group}", settings=settings)
+            stated = {setting.partition("=")[0] for setting in row.settings}
+            more = tuple(setting for setting in first if setting.partition("=")[0] not in stated)
+            row = dataclasses.replace(row, settings=(*row.settings, *more))
+        yield row
 
 
 def decoder_rows() -> Iterator[Row]:
@@ -382,7 +394,8 @@ class Bench:
         for name in ("fair", "ratios", "default", "large", "draw", "mean", "shares", "picks", "ideas", "start"):
             made[f"kept-{name}"] = partial(kept_rows, made[name])
         every = {row.key: row for group in self.groups for row in made[group]()}  # a later entry has more seeds
-        return [row for row in every.values() if not self.only or {row.method, *row.name.split(", ")} & {*self.only}]
+        named = {key: {row.method, row.name, *row.name.split(", ")} for key, row in every.items()}
+        return [row for key, row in every.items() if not self.only or named[key] & {*self.only}]
 
     def runs(self, row: Row) -> dict[int, dict[str, Any]]:
         """By seed: the runs of this very recipe that the file holds, its own before others', and those made here."""
@@ -439,9 +452,9 @@ class Bench:
         temporary.replace(self.file)
 
 
-def main(images: str, jobs: int, limit: float, compare: str, **options: Any) -> None:
+def main(images: str, jobs: int, limit: float, compare: str, first: str, **options: Any) -> None:
     if compare or not images:
-        print(leads(options["file"], compare) if compare else markdown(options["file"]))
+        print(leads(options["file"], compare, first) if compare else markdown(options["file"]))
         return
     bench = Bench(**options)
     bench.out.mkdir(parents=True, exist_ok=True)
@@ -494,7 +507,7 @@ def leads(file: Path, group: str, first: str = "relabel") -> str:
 
     kinds = ("mAP", *(f"{views} mAP" for views in MORE_VIEWS))
     rows = [row for row in json.loads(file.read_text())["rows"] if row["group"] == group and kinds[-1] in row]
-    mine = next((row for row in rows if row["method"] == first), None)
+    mine = next((row for row in rows if row["name"].partition(",")[0] == first), None)
     if mine is None:
         sys.exit(f"--compare {group}: {file} has no run of `{first}` in it with many views; run --groups {group} first")
     title = " | ".join(("fast", *MORE_VIEWS))
@@ -614,11 +627,12 @@ if __name__ == "__main__":
         help="in this order, with at most so many seeds",
     )
     parser.add_argument(
-        "--only", nargs="+", default=[], help="rows of these methods, or with such a part of their name, alone"
+        "--only", nargs="+", default=[], help="rows of these methods, of this name or with such a part of it, alone"
     )
     parser.add_argument("--set", action="append", default=[], dest="settings", help="over every recipe")
     parser.add_argument("--json", type=Path, default=None, dest="file", help="results, read and added to")
     parser.add_argument("--seeds", type=int, default=3, dest="most_seeds", help="at most so many for now")
-    parser.add_argument("--compare", default="", metavar="GROUP", help="show `relabel`'s leads in a group of --json")
+    parser.add_argument("--compare", default="", metavar="GROUP", help="show the leads of --first in a group of --json")
+    parser.add_argument("--first", default="relabel", metavar="ROW", help="of --compare, its name up to the comma")
     parser.add_argument("--limit", type=float, default=float("inf"), help="start nothing new after so many seconds")
     main(**vars(parser.parse_args()))

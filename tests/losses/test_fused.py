@@ -33,10 +33,7 @@ CONTRASTS = [(12, 30, 4), (5, 0, 2), (1, 9, 3), (20, 3, 20), (8, 8, 1), (1, 0, 1
 
 
 def batch(rows: int, classes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Rows of all kinds: one written label, several, none, none but verified absent ones, and all known.
-
-    The kernels know one picked label alone: of several they take the last as picked from what the others left.
-    """
+    """Rows of all kinds: one written label, several, none, none but verified absent ones, and all known."""
     g = torch.Generator().manual_seed(classes)
     z = torch.randn(rows, classes, generator=g) * torch.linspace(0.3, 5, rows)[:, None]
     z[1::2] -= 3
@@ -51,21 +48,41 @@ def batch(rows: int, classes: int, dtype: torch.dtype = torch.float32) -> tuple[
     return z.to(dtype).to(DEVICE), y.to(DEVICE)
 
 
-def one(z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True) -> tuple[Tensor, Tensor | None]:
-    return fused.one_rows(z, y, selection_one._nodes(z, a), a, absent, slope)
+def one(
+    z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True, several: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    return fused.one_rows(z, y, selection_one._nodes(z, several), a, absent, several, slope)
 
 
 @needs_triton
-@pytest.mark.parametrize(("a", "absent"), [(1.0, False), (3.0, False), (0.4, True)])
+@pytest.mark.parametrize(("a", "absent", "several"), [
+    (1.0, False, False), (3.0, True, False), (1.0, False, True), (3.0, True, True), (0.4, True, True),
+])  # fmt: skip
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_selection_has_the_value_and_gradient_of_float64(shape: tuple[int, int], a: float, absent: bool) -> None:
+def test_selection_has_the_value_and_gradient_of_float64(
+    shape: tuple[int, int], a: float, absent: bool, several: bool
+) -> None:
     z, y = batch(*shape)
-    exact, exact_slope, _ = selection_one.one_likelihood(a, absent, several=False)(z.double(), y, True)
-    loss, slope = one(z, y, a, absent)
+    exact, exact_slope, _ = selection_one.one_likelihood(a, absent, several)(z.double(), y, True)
+    loss, slope = one(z, y, a, absent, several=several)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-12)
-    rtol = 1e-6 if a >= 1 else 3e-6  # below 1 the kernel is not used
-    torch.testing.assert_close(slope.double(), exact_slope, rtol=rtol, atol=0 if a >= 1 else 2e-7)
+    torch.testing.assert_close(slope.double(), exact_slope, rtol=1e-6, atol=1e-30)
+
+
+@needs_triton
+def test_selection_of_any_number_of_written_labels() -> None:
+    """Up to all of 60, in rows from nearly empty to nearly certain; more than 32 count as 32."""
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(61, 60, generator=g) * 3 + torch.linspace(-4, 8, 61)[:, None]
+    y = (torch.arange(60) < torch.arange(61)[:, None]).to(torch.int8)
+    z, y = z.to(DEVICE), y.to(DEVICE)
+    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False, several=True)(z.double(), y, True)
+    loss, slope = one(z, y, 1.0, False, several=True)
+    assert slope is not None
+    torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-11)
+    torch.testing.assert_close(slope.double(), exact_slope, rtol=1e-6, atol=1e-30)
+    torch.testing.assert_close(one(z[1:2], y[1:2], 1.0, False)[0], loss[1:2], rtol=1e-6, atol=0)
 
 
 @needs_triton
@@ -175,8 +192,8 @@ def test_the_rules_are_chosen_as_in_pytorch(a: float) -> None:
     kappa = torch.cat([torch.zeros(1), torch.logspace(-6, 8, 999)]).double()
     step = (10 * kappa.log1p() + 0.5).floor().clamp(max=quadrature.GRID - 1).long()
     minus_s, w, v = quadrature.gauss_rules(kappa, 6, a)
-    chosen = quadrature.rule_table(6, a, kappa.device)[step].unbind(1)
-    for found, expected in zip(chosen, (minus_s, w, -minus_s * w), strict=True):
+    chosen = quadrature.rule_table(6, a, kappa.device, False)[1][step].unbind(1)
+    for found, expected in zip(chosen, (minus_s, w, v), strict=True):
         assert torch.equal(found, expected)
     torch.testing.assert_close(v, (1 + minus_s) / -minus_s, rtol=1e-15, atol=0)
 

@@ -36,13 +36,15 @@ def _times(a, b):
 
 @triton.jit
 def one_rows(
-    z, y, rules, loss, slope, C, steps,
-    ABSENT: tl.constexpr, SLOPE: tl.constexpr, NODES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
+    z, y, rules, loss, slope, C, GRID: tl.constexpr, MOST: tl.constexpr,
+    SEVERAL: tl.constexpr, ABSENT: tl.constexpr, SLOPE: tl.constexpr, NODES: tl.constexpr, ROOM: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A row of z, y [N, C]: its loss in float64 and the derivative; `rules` [steps, 3, NODES] are −s, w and w·s.
+    """A row of z, y [N, C]: its loss in float64 and the derivative; a rule [3, NODES] is −s, w and (1−s)/s.
 
-    Three walks, of which the second and third find the row in the cache: the sum of p, which chooses the rule; the
-    products; the mean of s/(1−ps). ROOM ≥ NODES is a power of two.
+    Walks, of which all but the first find the row in the cache: the sum of p, which chooses the rule, and with SEVERAL,
+    where up to MOST written labels have `rules` of their own, the slope of the product where its weight lies; the
+    products; the mean of 1/(v + 1 − p). ROOM ≥ NODES is a power of two.
     """
     row = tl.program_id(0).to(tl.int64)
     z += row * C
@@ -54,18 +56,29 @@ def one_rows(
         label = tl.load(y + c, mask=c < C, other=0)
         p, _, _ = _sides(tl.load(z + c, mask=c < C, other=0.0))
         total += tl.where((label == 0) & (c < C), p, 0.0)
-        written = tl.maximum(written, (label > 0).to(tl.int32))
-    seen = tl.max(written, 0)
-
+        written += (label > 0).to(tl.int32)
+    seen = tl.sum(written, 0)
     kappa = tl.sum(total, 0)
+    count = 1
+    if SEVERAL:
+        count = tl.where(seen > 1, tl.where(seen < MOST, seen, MOST), 1)
+        away = kappa / (kappa + count)  # 1 − s there
+        total = tl.zeros([BLOCK], tl.float32)
+        for start in range(0, C, BLOCK):
+            c = start + tl.arange(0, BLOCK)
+            label = tl.load(y + c, mask=c < C, other=0)
+            p, rest, _ = _sides(tl.load(z + c, mask=c < C, other=0.0))
+            total += tl.where((label == 0) & (c < C), p / (rest + p * away), 0.0)
+        kappa = tl.sum(total, 0)
+
     nearest = tl.floor(10.0 * tl.log(1.0 + kappa) + 0.5)  # as `gauss_rules`
-    step = tl.where(nearest < steps - 1, nearest, steps - 1).to(tl.int32)
-    step = tl.where(seen > 0, step, 0)  # nothing is hidden
+    step = tl.where(nearest < GRID - 1, nearest, GRID - 1).to(tl.int32)
+    step = tl.where(seen > 0, step, 0) + (count - 1) * GRID  # without a written label nothing is hidden
     i = tl.arange(0, ROOM)
     rule = rules + step * (3 * NODES) + i
     minus_s = tl.load(rule, mask=i < NODES, other=0.0)
     w = tl.load(rule + NODES, mask=i < NODES, other=0.0)
-    ws = tl.load(rule + 2 * NODES, mask=i < NODES, other=0.0)
+    v = tl.load(rule + 2 * NODES, mask=i < NODES, other=1.0).to(tl.float32)
 
     known_loss = tl.zeros([BLOCK], tl.float32)
     product = tl.full([ROOM, BLOCK], 1.0, tl.float64)
@@ -75,24 +88,27 @@ def one_rows(
         value = tl.load(z + c, mask=c < C, other=0.0)
         _, _, cost = _sides(tl.where(minus > 0.0, value, -value))
         known_loss += cost * known
-        p, _, _ = _sides(value)
-        product *= 1.0 + minus_s[:, None] * (p * hidden).to(tl.float64)[None, :]
-    products = tl.reduce(product, 1, _times)
-    integral = tl.sum(products * w, 0)
+        if SEVERAL:  # much of the weight may lie near s = 1, where 1 − ps needs the digits of 1 − p
+            e = tl.exp(-tl.abs(value.to(tl.float64)))
+            chance = tl.where(value < 0.0, e, 1.0) / (1.0 + e) * hidden
+        else:
+            p, _, _ = _sides(value)
+            chance = (p * hidden).to(tl.float64)
+        product *= 1.0 + minus_s[:, None] * chance[None, :]
+    weights = tl.reduce(product, 1, _times) * w
+    integral = tl.sum(weights, 0)
     tl.store(loss + row, tl.sum(known_loss, 0).to(tl.float64) - tl.log(integral))
 
     if SLOPE:
         slope += row * C
-        weights = (products * ws / integral).to(tl.float32)
-        minus_s32 = minus_s.to(tl.float32)
+        shares = (weights / integral).to(tl.float32)
         for start in range(0, C, BLOCK):
             c = start + tl.arange(0, BLOCK)
             minus, known, hidden = _roles(tl.load(y + c, mask=c < C, other=0), seen, c < C, ABSENT)
             p, rest, _ = _sides(tl.load(z + c, mask=c < C, other=0.0))
             wrong = tl.where(minus > 0.0, p, rest)
-            p *= hidden
-            mean = tl.sum(weights[:, None] / (1.0 + minus_s32[:, None] * p[None, :]), 0)
-            tl.store(slope + c, (minus + mean * p) * wrong, mask=c < C)
+            mean = tl.sum(shares[:, None] / (v[:, None] + rest[None, :]), 0)
+            tl.store(slope + c, (minus + mean * p * hidden) * wrong, mask=c < C)
 
 
 @triton.jit

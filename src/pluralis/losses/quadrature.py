@@ -35,7 +35,7 @@ def gauss_rules(kappa: Tensor, nodes: int, a: float, written: Tensor | None = No
     >>> round((w * (1 + minus_s) ** 3).sum().item(), 9)
     0.25
     """
-    edges, rules = _table(nodes, a, kappa.device, written is not None)
+    edges, rules = rule_table(nodes, a, kappa.device, written is not None)
     step = torch.bucketize(kappa, edges)
     if written is not None:
         step = step + (written.clamp(1, MOST_WRITTEN) - 1) * GRID
@@ -43,27 +43,21 @@ def gauss_rules(kappa: Tensor, nodes: int, a: float, written: Tensor | None = No
     return minus_s, w, v
 
 
-@cache
-def rule_table(nodes: int, a: float, device: torch.device) -> Tensor:
-    """[GRID, 3, nodes, 1] −s, w and w·s of the rules of `gauss_rules`; that of κ is number ⌊10 log(1+κ) + 1/2⌋."""
-    minus_s, w, _ = _table(nodes, a, device, False)[1].unbind(1)
-    return torch.stack([minus_s, w, -minus_s * w], 1)
+def rule_table(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
+    """[GRID − 1] where one κ ends and the next begins, and [GRID, 3, nodes, 1] −s, w and (1−s)/s.
 
-
-def _table(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
+    The rule of κ is number ⌊10 log(1+κ) + 1/2⌋. With `several` there are [MOST_WRITTEN · GRID, 3, nodes, 1], those of
+    one written label first.
+    """
     return _rules(nodes, a, device, several)
 
 
 # What `torch.compiler.assume_constant_result` does; that would import the whole compiler, which takes seconds.
-_table._dynamo_marked_constant = True  # type: ignore[attr-defined]
+rule_table._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache
 def _rules(nodes: int, a: float, device: torch.device, several: bool) -> tuple[Tensor, Tensor]:
-    """[GRID − 1] where one κ ends and the next begins, and [GRID, 3, nodes, 1] −s, w and (1−s)/s.
-
-    With `several` these are [MOST_WRITTEN · GRID, 3, nodes, 1], those of one written label first.
-    """
     counts = range(1, MOST_WRITTEN + 1) if several else (1,)
     rules = np.concatenate([_of_count(nodes, a, count) for count in counts])
     edges = np.expm1(np.arange(1, GRID) / 10 - 0.05)

@@ -33,19 +33,22 @@ def roles(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def one_likelihood(a: float, absent: bool, several: bool | None = None) -> RowKernel:
     """−log of the chance of the written labels, and as its derivative p − r, p − 1 or p.
 
-    `several`: whether a row may have more than one written label; None to look, for which a GPU is waited for.
+    `several`: whether a row may have more than one written label; None to look, unless one kernel serves all rows.
     """
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
+        if fusible(z):
+            wide = several is not False or a < 1
+            return *one_rows(z, y, _nodes(z, wide), a, absent, wide, slope), None
         written = _written(y, several)
-        if written is None and a >= 1 and fusible(z):
-            return *one_rows(z, y, _nodes(z, a), a, absent, slope), None
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
         wrong = torch.sub(minus, hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
         loss = softplus(wrong).mul_(known).sum(1, keepdim=True)
         rest = wrong.sigmoid_()  # of unknown labels 1 − p, with all its digits
-        integral, weights, v = _integrate(_chances(z, p, hidden, a, written), _nodes(z, a, written), a, written)
+        integral, weights, v = _integrate(
+            _chances(z, p, hidden, a, written), _nodes(z, a < 1 or written is not None), a, written
+        )
         loss = loss.sub(integral.log_())[:, 0]
         if not slope:
             return loss, None, None
@@ -63,7 +66,7 @@ def one_posterior(a: float, absent: bool, several: bool | None = None) -> RowKer
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid()
         chances = _chances(z, p * hidden, hidden, a, written)
-        integral, weights, v = _integrate(chances, _nodes(z, a, written), a, written)
+        integral, weights, v = _integrate(chances, _nodes(z, a < 1 or written is not None), a, written)
         mean = _mean(z.neg().sigmoid_(), weights.mul_(v), v).clamp_(max=1)  # rounding aside, t ≤ 1 − p (1−t): no r > p
         unseen = 1 - known - hidden  # in rows at which nobody looked
         chance = mean.mul_(hidden).add_(unseen).mul_(p)
@@ -96,14 +99,14 @@ def _written(y: Tensor, several: bool | None) -> Tensor | None:
     return written
 
 
-def _nodes(z: Tensor, a: float, written: Tensor | None = None) -> int:
+def _nodes(z: Tensor, wide: bool) -> int:
     """Nodes for the errors that `selection` promises; `quadrature` says why so few are enough.
 
     The derivative needs the most of them. With 6 the loss keeps its six digits, but the derivative of a label that is
-    there for certain is wrong by up to 2e-5 beside a few others. Of several written labels, or for a < 1, more of it
-    lies away from 0, where it is less like e^{−κs}: twice as many.
+    there for certain is wrong by up to 2e-5 beside a few others. Of several written labels, or for a < 1 (`wide`), more
+    of it lies away from 0, where it is less like e^{−κs}: twice as many.
     """
-    return 8 if a >= 1 and written is None and z.dtype != torch.float64 else 16
+    return 16 if wide or z.dtype == torch.float64 else 8
 
 
 def _integrate(p: Tensor, nodes: int, a: float, written: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
