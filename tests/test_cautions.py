@@ -88,6 +88,9 @@ def test_any_method_whose_stages_join_is_told_of() -> None:
     (line,) = cautions(method, LABELS, Stage(epochs=1))
     assert "the mean of the weights of several stages" in line
     assert not list(cautions(method, LABELS, Stage(epochs=1, freeze_bn=True)))
+    for norm, told in ((torch.nn.BatchNorm1d(8), 1), (torch.nn.LayerNorm(8), 0)):  # in a network of one's own
+        method = Twice(torch.nn.Sequential(norm, torch.nn.Linear(8, 3)), create_loss("an"))
+        assert len(list(cautions(method, LABELS, Stage(epochs=1, head_lr=1.0)))) == told
 
 
 def test_what_the_teacher_of_relabel_begins_late_and_the_parameter_to_change() -> None:

@@ -179,6 +179,15 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: fit(loss_method(), DataLoader(TensorDataset(pictures(), DENSE)), plan()),  # type: ignore[arg-type]
         r"data is an object of DataLoader, not a pluralis.Loader; .*Loader\(TensorImages\(images\)",
     ),
+    **{
+        f"rows of {name}": (
+            lambda name=name: fit(
+                create_method(name, Setup(lambda: create_model("tiny", 3), 3, LABELS.select(range(20)))), data(), plan()
+            ),
+            r"fit: the data has 24 rows, but the method keeps labels of 20: make it .*further_images",
+        )
+        for name in ("relabel", "em-apl")
+    },
     "plan": (lambda: fit(loss_method(), data(), {"epochs": 1}), r"plan is an object of dict.*Stage\(epochs=10"),  # type: ignore[arg-type]
     "Dataset": (
         lambda: Loader(TensorDataset(pictures()), LABELS, size=8),  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pluralis.calibration import how_written
 from pluralis.labels import Labels
@@ -58,9 +58,10 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
 
 
 def _norms_stay(method: Method, plan: Stage) -> bool:
-    """Whether no batch norm learns anew, or none is there."""
-    nets = [net for _, net in method.networks() if any(isinstance(m, nn.BatchNorm2d) for m in net.modules())]
-    return all(plan.keep_norms(net.backbone.pretrained) or plan.freeze < 0 for net in nets)
+    """Whether no batch norm learns anew, or none is there; one outside of a `Network` is never kept from it."""
+    kept = (net for _, net in method.networks() if plan.keep_norms(net.backbone.pretrained) or plan.freeze < 0)
+    staying = {module for net in kept for module in net.modules()}
+    return all(module in staying for module in method.modules() if isinstance(module, _BatchNorm))
 
 
 def _never(part: Late, epochs: int) -> str:

@@ -30,7 +30,7 @@ from pluralis.optim import (
 from pluralis.runtime import Runtime
 from pluralis.seeding import generators_kept, seed_global
 from pluralis.stage import Stage
-from pluralis.state import EMA, Mean
+from pluralis.state import EMA, LabelState, Mean
 from pluralis.views import Views
 
 Report = Callable[[Clock, int, dict[str, float]], None]
@@ -80,6 +80,7 @@ def fit(
     ([0, 1, 0, 1], 49)
     """
     _check(method, data, plan)
+    _check_rows(method, data)
     plan = plan.for_rows(len(data))
     if distributed.rank() == 0:
         learned = method.learned_rows(0)
@@ -168,6 +169,17 @@ def fit(
     run.finish()
     return_freed_memory()  # that a network on the CPU kept for its next step
     return run.result
+
+
+def _check_rows(method: Method, data: Loader) -> None:
+    """What a method keeps of each label has a place for every row."""
+    for state in method.modules():
+        if isinstance(state, LabelState) and len(state.value) not in (0, len(data)):
+            raise RecipeError(
+                f"fit: the data has {len(data):,} rows, but the method keeps labels of {len(state.value):,}: make it"
+                " with the labels of these rows (Setup.labels), and say how many more are images alone"
+                " (Setup.further_images)"
+            )
 
 
 def _check(method: object, data: object, plan: object) -> None:
