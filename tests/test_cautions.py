@@ -25,6 +25,7 @@ from pluralis.cautions import cautions
 from pluralis.config import Recipe
 from pluralis.method import Method
 from pluralis.methods import every_method
+from pluralis.models.lgconv import add_global_branches
 from pluralis.run import Hooks, train
 
 LABELS = Labels.from_lists([[0], [1], [2], [0]], ["cat", "dog", "car"])
@@ -91,6 +92,37 @@ def test_any_method_whose_stages_join_is_told_of() -> None:
     for norm, told in ((torch.nn.BatchNorm1d(8), 1), (torch.nn.LayerNorm(8), 0)):  # in a network of one's own
         method = Twice(torch.nn.Sequential(norm, torch.nn.Linear(8, 3)), create_loss("an"))
         assert len(list(cautions(method, LABELS, Stage(epochs=1, head_lr=1.0)))) == told
+
+
+@pytest.mark.parametrize(
+    ("backbone", "head", "settings", "told"),
+    [
+        ("tiny", "semantic-graph", {"freeze": -1}, True),  # whose norms learn above a frozen backbone
+        ("tiny", "semantic-graph", {"freeze": -1, "freeze_bn": True}, False),
+        ("resnet18", "linear", {"freeze": -1}, False),
+        ("resnet18 with LgConv", "linear", {"freeze": -1}, True),  # its new parts learn all the same
+        ("resnet18 with LgConv", "linear", {"freeze": -1, "freeze_bn": True}, False),
+        ("resnet18", "linear", {"freeze": 1}, True),  # those of later stages
+    ],
+)
+def test_norms_that_learn_beside_frozen_parts(backbone: str, head: str, settings: dict[str, Any], told: bool) -> None:
+    """It is told of if, and only if, training moves the statistics of any."""
+
+    def make_net() -> torch.nn.Module:
+        net = create_model(backbone.split()[0], 3, head)
+        if "LgConv" in backbone:
+            add_global_branches(net.backbone)
+        return net
+
+    setup = Setup(make_net, 3, LABELS)
+    method = create_method("relabel", setup, {"students": 2, "views": "fast"})
+    plan = Stage(epochs=1, batch_size=4, augment="none", **settings)
+    assert len(list(cautions(method, LABELS, plan))) == told
+    images = TensorImages(torch.randint(0, 255, (4, 3, 32, 32), dtype=torch.uint8))
+    (net,) = (net for _, net in method.networks())
+    before = {name: value.clone() for name, value in net.named_buffers() if "running_" in name}
+    fit(method, Loader(images, LABELS, size=32), plan, warn=lambda line: None)
+    assert any(not torch.equal(value, before[name]) for name, value in net.named_buffers() if name in before) == told
 
 
 def test_what_the_teacher_of_relabel_begins_late_and_the_parameter_to_change() -> None:

@@ -186,7 +186,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
             ),
             r"fit: the data has 24 rows, but the method keeps labels of 20: make it .*further_images",
         )
-        for name in ("relabel", "em-apl")
+        for name in ("relabel", "em-apl", "en", "ll-cp", "role")
     },
     "plan": (lambda: fit(loss_method(), data(), {"epochs": 1}), r"plan is an object of dict.*Stage\(epochs=10"),  # type: ignore[arg-type]
     "Dataset": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -59,9 +60,12 @@ def cautions(method: Method, labels: Labels, plan: Stage) -> Iterator[str]:
 
 def _norms_stay(method: Method, plan: Stage) -> bool:
     """Whether no batch norm learns anew, or none is there; one outside of a `Network` is never kept from it."""
-    kept = (net for _, net in method.networks() if plan.keep_norms(net.backbone.pretrained) or plan.freeze < 0)
-    staying = {module for net in kept for module in net.modules()}
-    return all(module in staying for module in method.modules() if isinstance(module, _BatchNorm))
+    nets = [net for _, net in method.networks()]
+    frozen: Any = "all" if plan.freeze < 0 else plan.freeze
+    learning = [norm for net in nets for norm in net.learning_norms(frozen, plan.keep_norms(net.backbone.pretrained))]
+    inside = {module for net in nets for module in net.modules()}
+    outside = [norm for norm in method.modules() if isinstance(norm, _BatchNorm) and norm not in inside]
+    return not learning and not outside
 
 
 def _never(part: Late, epochs: int) -> str:

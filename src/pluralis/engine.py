@@ -30,7 +30,7 @@ from pluralis.optim import (
 from pluralis.runtime import Runtime
 from pluralis.seeding import generators_kept, seed_global
 from pluralis.stage import Stage
-from pluralis.state import EMA, LabelState, Mean
+from pluralis.state import EMA, Mean
 from pluralis.views import Views
 
 Report = Callable[[Clock, int, dict[str, float]], None]
@@ -81,9 +81,9 @@ def fit(
     """
     _check(method, data, plan)
     _check_rows(method, data)
-    plan = plan.for_rows(len(data))
+    learned = method.learned_rows(0)
+    plan = plan.for_rows(len(data) if learned is None else len(learned))
     if distributed.rank() == 0:
-        learned = method.learned_rows(0)
         for line in cautions(method, data.labels if learned is None else data.labels.select(learned.numpy()), plan):
             warn(line)
     runtime, rule, watch = runtime or Runtime(data.device), rule or Last(), watch or {}
@@ -172,14 +172,13 @@ def fit(
 
 
 def _check_rows(method: Method, data: Loader) -> None:
-    """What a method keeps of each label has a place for every row."""
-    for state in method.modules():
-        if isinstance(state, LabelState) and len(state.value) not in (0, len(data)):
-            raise RecipeError(
-                f"fit: the data has {len(data):,} rows, but the method keeps labels of {len(state.value):,}: make it"
-                " with the labels of these rows (Setup.labels), and say how many more are images alone"
-                " (Setup.further_images)"
-            )
+    """What a method keeps of each training row has a place for every one."""
+    if method.kept_rows not in (0, len(data)):
+        raise RecipeError(
+            f"fit: the data has {len(data):,} rows, but the method keeps labels of {method.kept_rows:,}: make it"
+            " with the labels of these rows (Setup.labels), and say how many more are images alone"
+            " (Setup.further_images)"
+        )
 
 
 def _check(method: object, data: object, plan: object) -> None:

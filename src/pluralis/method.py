@@ -125,6 +125,8 @@ class Method(nn.Module):
     """The same for heads that start anew in a later stage, to learn soft labels by cross-entropy."""
     learns_images: ClassVar[bool] = False
     """Whether rows of which there is only the image (`Setup.further_images`) can teach it anything."""
+    kept_rows: int = 0
+    """How many training rows it remembers something of, by their `Batch.index`; 0 for none."""
     memory: ClassVar[tuple[str, ...]] = ()
     """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
 

@@ -267,6 +267,45 @@ def test_no_image_is_decoded_twice(images: bool, tmp_path: Path, monkeypatch: py
     assert len(decoded) == len(set(decoded)) == 20
 
 
+@pytest.mark.parametrize("images", [0, 60])
+def test_rows_with_labels_decide_how_long_a_plan_is_that_does_not_say(images: int) -> None:
+    data, seen = with_images(12, images), list[int]()
+    method = relabel(data.labels.select(range(12)), images)
+    with pytest.raises(Interrupted):
+        fit(
+            method,
+            data,
+            plan(epochs=0, batch_size=1),
+            report=lambda clock, steps, figures: seen.append(clock.epochs),
+            should_stop=stopped_at(0),
+        )
+    assert seen == [50]  # 600 steps of 12 rows
+
+
+@pytest.mark.parametrize("how", [{"pair": True}, {"refresh": 1.0}, {"pair": True, "refresh": 1.0}], ids=str)
+def test_at_an_image_nobody_looked_whatever_rows_without_a_label_mean(how: dict[str, Any]) -> None:
+    """What students say of it is p, to each other and to its soft labels, and not that nothing is there."""
+    method = relabel(loss_params={"unlabelled": "absent"}, **how).eval()
+    method.start_stage(Clock(stage=1, epochs=2), lambda views: torch.randn(5, 4))
+    given = torch.cat([torch.from_numpy(LABELS.dense()), torch.zeros(FURTHER, 4, dtype=torch.int8)])
+    index, x, clock = torch.arange(5), torch.randint(0, 255, (5, 3, 8, 8)).float(), Clock(stage=1, epoch=1, epochs=2)
+    logits = [net(x).detach() for net in (method.net, method.peer) if net is not None]
+    says = [z.sigmoid() for z in logits]
+    for z, said in zip(logits, says, strict=True):
+        said[:3] = selection_posterior(z[:3], given[:3])
+    soft = method.soft(index)[0]
+    terms = method(Batch((x,), given, index), clock)
+    if method.peer is not None:
+        taught = torch.where(given > 0, 1.0, soft)
+        for name, z, other in zip("fg", logits, reversed(says), strict=True):
+            expected = torch.nn.functional.binary_cross_entropy_with_logits(z, (taught + other) / 2)
+            torch.testing.assert_close(terms[name].detach(), expected)
+    method.after_step(clock)
+    expected = torch.stack(says).mean(0) if "refresh" in how else soft
+    found = method.soft(index)[0]
+    torch.testing.assert_close(found[given == 0], expected[given == 0], rtol=1e-3, atol=1e-6)
+
+
 def test_what_is_said_of_training_rows_leaves_images_out() -> None:
     """Images without a label are not rows that somebody forgot to label."""
     said: list[str] = []

@@ -53,7 +53,7 @@ class ExpectedNegatives(Method):
         super().__init__()
         self.k = number("method en", "k", k, above=0.0)
         self.momentum = number("method en", "momentum", momentum, low=0.0, below=1.0)
-        self.labels = setup.labels
+        self.labels, self.kept_rows = setup.labels, setup.rows
         self.net = setup.make_net()
         self.register_buffer("score", torch.zeros(setup.rows, setup.classes, dtype=torch.float16))
         self.register_buffer("negative", torch.zeros(setup.rows, setup.classes, dtype=torch.bool))

@@ -53,7 +53,7 @@ class Role(Method):
         self.k = number("method role", "k", k, low=0.0)
         self.linear_epochs = whole("method role", "linear_epochs", linear_epochs)
         self.estimator_lr = number("method role", "estimator_lr", estimator_lr, low=0.0)
-        self.net = setup.make_net()
+        self.net, self.kept_rows = setup.make_net(), setup.rows
         self.estimates = nn.Parameter(first_estimates(setup.labels, setup.classes))
 
     def stages(self, plan: Stage) -> list[Stage]:

@@ -72,6 +72,14 @@ class Network(nn.Module):
                     parameter.grad = None  # an optimizer would still apply a gradient left from before
         self.train(self.training)
 
+    def learning_norms(self, stages: int | Literal["all"], batch_norm: bool = False) -> list[nn.Module]:
+        """The batch norms whose statistics training moves after `freeze(stages, batch_norm)`, the head's among them."""
+        if batch_norm:
+            return []
+        frozen = {part for name in self._modules_of(stages) for part in self.backbone.get_submodule(name).modules()}
+        frozen -= {part for module in self._always_trained() for part in module.modules()}
+        return [module for module in self.modules() if isinstance(module, _BatchNorm) and module not in frozen]
+
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that frozen parts stay in evaluation mode."""
         super().train(mode)
