@@ -36,6 +36,7 @@ import torch
 
 from benchmarks import frozen_voc, mulan
 from benchmarks.voc_features import Part, read_voc
+from pluralis.bench.identity import run_key
 from pluralis.counting import count_labels
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import single_positive, split
@@ -175,7 +176,7 @@ def fit_scenes(weights: Path, size: DemoSize, name: str, seed: int) -> dict[str,
 
 
 def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
-    counted: dict[tuple[str, ...], dict[str, Any]] = {}
+    counted: dict[tuple[Any, ...], dict[str, Any]] = {}
     for folder in folders:
         run = load_run(folder)
         data, model = run.recipe.data, run.recipe.model
@@ -188,9 +189,10 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
         if (students := run.recipe.method.params.get("students", 1)) > 1:
             method += f", {students} students"
         method += ", held-out images" * bool(run.recipe.select.images)
+        recipe = run_key(alone, [], name)  # what is said of it in words does not tell all recipes apart
         for part, figures in measure(rows, run.recipe.run.seed).items():
-            entry = {"set": name, "method": method, "rows": part, "runs": []}
-            entry = counted.setdefault((alone.to_toml(), part), entry)
+            entry = {"set": name, "method": method, "rows": part, "recipe": recipe, "runs": []}
+            entry = counted.setdefault(_key(entry), entry)
             entry["runs"].append({**figures, "draw": data.protocol_seed})
     for entry in counted.values():
         print(_line(entry))
@@ -198,8 +200,12 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
         before = json.loads(json_file.read_text()) if json_file.exists() else {"entries": []}
         if "seeds" in before:
             raise SystemExit(f"{json_file} holds what was counted without --runs: name another --json")
-        entries = {tuple(entry[key] for key in _KEYS): entry for entry in (*before["entries"], *counted.values())}
+        entries = {_key(entry): entry for entry in (*before["entries"], *counted.values())}
         write_counts(json_file, {}, list(entries.values()))
+
+
+def _key(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return *(entry[key] for key in _KEYS), entry.get("recipe")
 
 
 def write_counts(file: Path, facts: dict[str, Any], entries: list[dict[str, Any]]) -> None:

@@ -102,7 +102,7 @@ def main(
     full = [measure(data, complete, ("bce", {}), run) for run in range(runs)]
     measured: list[dict[str, Any]] = []
     kept = _kept(json_file, facts) if only or methods else []
-    random: dict[str, list[float]] = {}
+    random = {row["method"]: row["runs"] for row in kept if row["labels"] == RANDOM_PICK}
     for loss in losses():
         if only and loss.name not in only:
             continue

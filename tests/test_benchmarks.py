@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.counting import fit_scenes, measure, write_counts
+from benchmarks.counting import count_runs, fit_scenes, measure, write_counts
 from benchmarks.label_loss import joined
 from benchmarks.papers_page import RESULTS
 from benchmarks.pick_model import likelihood
 from benchmarks.selection_rules import compare_stored
 from benchmarks.voc2012 import Bench, Row, leads, markdown
+from pluralis.config import Recipe
 from pluralis.demo import DemoSize, pretrain
 from pluralis.losses.selection import selection
+from pluralis.run import train
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 2.0])
@@ -155,6 +157,31 @@ def test_counts_are_stored_as_they_are(tmp_path: Path) -> None:
     for facts in ({}, {"seeds": 2, "settings": {"a": {"epochs": 3}}}):
         write_counts(tmp_path / "counts.json", facts, entries)
         assert json.loads((tmp_path / "counts.json").read_text()) == {**facts, "entries": entries}
+
+
+def test_runs_of_other_recipes_are_counted_apart(tmp_path: Path) -> None:
+    """Those that differ by seed and draw are one entry; what a file has of others stays, and the same is replaced."""
+    given = {
+        "data.format": "scenes", "data.options": {"count": 40}, "data.protocol": "single-positive", "data.size": 24,
+        "data.test": {"options": {"split": "test", "count": 20}}, "model.backbone": "tiny", "model.weights": "",
+        "train.epochs": 1, "train.augment": "none", "run.device": "cpu", "method.name": "gr", "select.rule": "last",
+    }  # fmt: skip
+    for name, words in {
+        "a": ["run.seed=0", "data.protocol_seed=1"],
+        "b": ["run.seed=1", "data.protocol_seed=2"],
+        "c": ["train.lr=0.01"],
+    }.items():
+        train(Recipe().with_settings(words, given), tmp_path / name)
+    file = tmp_path / "counts.json"
+
+    def counted(*runs: str) -> list[list[int]]:
+        count_runs([tmp_path / run for run in runs], file)
+        entries = json.loads(file.read_text())["entries"]
+        return [[run["seed"] for run in entry["runs"]] for entry in entries if entry["rows"] == "unseen"]
+
+    assert counted("a", "b", "c") == [[0, 1], [0]]
+    assert counted("c") == [[0, 1], [0]]
+    assert counted("a") == [[0], [0]]
 
 
 def test_ways_of_losing_labels_that_are_measured_again_take_their_place() -> None:

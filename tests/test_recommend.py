@@ -222,6 +222,12 @@ def test_images_that_are_asked_for_teach_what_is_recommended_where_norms_learn(
     assert wanted == {name: True if name == "default" else None for name in NAMES}
 
 
+def test_images_that_are_asked_for_cannot_teach_heads_alone(features: Path, tmp_path: Path) -> None:
+    """Nothing is refused for it: no method is named that could not learn from them."""
+    found = recommend(toy(features, **{"select.images": True}), tmp_path / "out", 0)
+    assert {one.name: one.candidate.final.select.images for one in found.facts.compared} == dict.fromkeys(NAMES)
+
+
 def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     lines = ["image,a,b"]

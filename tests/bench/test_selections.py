@@ -14,7 +14,7 @@ from pluralis.bench.runs import Run
 from pluralis.bench.selections import under
 from pluralis.bench.spec import Spec
 from pluralis.bench.store import Result
-from pluralis.config import Recipe
+from pluralis.config import AUTO, Recipe
 from pluralis.data.source import load_split
 from pluralis.errors import RecipeError
 from tests.bench.benches import BASE, make_plan, result, run_bench, write_spec
@@ -146,12 +146,13 @@ def test_held_out_images_teach_only_where_a_spec_says_so(tmp_path: Path) -> None
     assert "images" not in identity.decides(old)["select"]
     assert identity.run_key(old, [], "d") == identity.run_key(off, [], "d") != identity.run_key(on, [], "d")
     rows = '[settings]\ntrain.freeze_bn = true\nmodel.head = "linear"\n[[rows]]\nname = "ours"\nmethod = "relabel"\n'
+    rows += f'[[rows]]\nname = "as it is chosen"\nmethod = "{AUTO}"\n'
     for rules, stated in (
         ('["observed"]', ""),
         ('["clean", "observed"]', ""),
         ('["observed"]', "select.images = true\n"),
     ):
-        text = f"selections = {rules}\n" + rows.replace("[[rows]]", f"{stated}[[rows]]")
+        text = f"selections = {rules}\n" + rows.replace("[[rows]]", f"{stated}[[rows]]", 1)
         plan = make_plan(write_spec(tmp_path, text), tmp_path / "out")
         assert {run.recipe.select.images for run in plan.runs(lambda run: None)} == {bool(stated)}
 

@@ -32,7 +32,7 @@ _STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of
 class Relabel(Method):
     """Relabelling: a network learns the written labels and says how likely every other is; a fresh one learns that.
 
-    The first stage trains with `loss` and its parameters `loss_params`. At the start of each of `rounds` further stages
+    The first stage trains with `loss` and its parameters `loss_params`. At the start of each of `rounds` further ones
     the training images are looked at with many `views` (see `pluralis.views`; `crop_weight` is the share of the crops),
     and every unknown label gets its chance r of being present given what was written (`selection_posterior`). Then the
     network starts anew, from its first weights (but see below for the head's bias), on
@@ -58,8 +58,8 @@ class Relabel(Method):
 
     folds    k ≥ 2 teachers in place of one, each in a stage of its own: teacher j leaves the labels of one in k rows
              out of its loss (they weigh 0; drawn by the seed, `fold`) and then labels these rows and no others, so
-             that no network is asked about labels that it learned. k + `rounds` stages. What the loss itself learns
-             starts anew with each teacher too; students go by the last one's rate.
+             that no network is asked about labels that it learned. k stages in place of the first. What the loss
+             itself learns starts anew with each teacher too; students go by the last one's rate.
     student  "strong": students see the strong view (RandAugment and Cutout, `data/randaugment.py`) in place of the one
              that the plan names, teachers do not. "strong-crop": that of a random crop.
     students k in place of one in each round, each in a stage of its own: by the same soft labels (which `refresh`
