@@ -21,7 +21,7 @@ from pluralis.trials import Watch
 from pluralis.tune import HEAD_ALONE, Tuned, head_alone, tune
 from tests.children import pluralis
 
-PLAIN = "lr-0.001-epochs-2"
+PLAIN = "lr-0.003-epochs-4"
 DIVERGING = {"train.optimizer": "sgd", "train.lr": 1000.0, "train.weight_decay": 1000.0, "train.epochs": 20}
 
 
@@ -39,7 +39,7 @@ def toy(features: Path, **values: object) -> Recipe:
     given = {
         "data.format": "scenes", "data.options": {"count": 40}, "data.protocol": "single-positive", "data.size": 24,
         "data.protocol_seed": 1200, "data.test": {"options": {"split": "test", "count": 20}}, "model.backbone": "tiny",
-        "model.weights": "", "train.epochs": 2, "train.batch_size": 8, "train.lr": 1e-3, "run.device": "cpu",
+        "model.weights": "", "train.epochs": 4, "train.batch_size": 8, "train.lr": 3e-3, "run.device": "cpu",
         "run.workers": 0, "run.features": str(features), "method.params": {"views": "fast"},
     }  # fmt: skip
     return Recipe().with_settings([], {**given, **values})
@@ -94,22 +94,26 @@ def weights(folder: Path) -> str:
 
 def test_the_best_of_the_candidates_own_histories_is_chosen(whole: Whole) -> None:
     names = [candidate.name for candidate in whole.tuned.candidates]
-    assert names[:4] == ["frozen", PLAIN, "lr-0.0003-epochs-2", "lr-0.003-epochs-2"]
+    heads, names = names[:5], names[5:]
+    assert heads[:3] == ["frozen", "frozen-lr-0.0003-epochs-100", "frozen-lr-0.003-epochs-100"]
+    assert names[:3] == [PLAIN, "lr-0.0009-epochs-4", "lr-0.009-epochs-4"]
     best = {}
-    for name in names:
+    for name in (*heads, *names):
         meta = read_snapshot(whole.folder / "tune" / name / "model").meta
         best[name] = min(epoch["val nll"] for epoch in meta["history"])
         assert "test" not in meta["test"]
         assert meta["recipe"]["method"]["name"] == "selection"
-        assert meta["recipe"]["model"]["head"] == ("linear" if name == "frozen" else "lse")
+        assert meta["recipe"]["model"]["head"] == ("linear" if name in heads else "lse")
         assert not meta["recipe"]["data"]["test"]
     assert len(set(best.values())) > 3  # else there was nothing to choose
     assert whole.tuned.chosen == min(best, key=lambda name: best[name])
-    rate = min(names[1:4], key=lambda name: best[name]).removesuffix("-epochs-2")
-    assert names[4:] == [f"{rate}-epochs-1", f"{rate}-epochs-4"]
+    for some, epochs in ((heads, 100), (names, 4)):
+        rate = min(some[:3], key=lambda name: best[name]).removesuffix(f"-epochs-{epochs}")
+        rate = "frozen-lr-0.001" if rate == "frozen" else rate
+        assert some[3:] == [f"{rate}-epochs-{epochs // 2}", f"{rate}-epochs-{2 * epochs}"]
     rows = table(whole.folder)
-    assert [row["candidate"] for row in rows] == names
-    assert [row["held-out −log likelihood"] for row in rows] == [f"{best[name]:.4f}" for name in names]
+    assert [row["candidate"] for row in rows] == [*heads, *names]
+    assert [row["held-out −log likelihood"] for row in rows] == [f"{best[name]:.4f}" for name in best]
     assert [row["candidate"] for row in rows if row["chosen"] == "1"] == [whole.tuned.chosen]
     assert any(line.startswith(f"* {whole.tuned.chosen} ") for line in whole.seen.lines)
 
@@ -139,14 +143,16 @@ def test_the_same_command_again_trains_nothing(whole: Whole, recipe: Recipe) -> 
 def test_an_interrupted_tuning_ends_like_one_that_was_not(whole: Whole, recipe: Recipe, tmp_path: Path) -> None:
     first, second = Seen(), Seen()
     names = whole.seen.started()
-    steps = {name: 100 if name == "frozen" else 4 * int(name[-1]) for name in names}  # 32 rows, by 32 and by 8
-    first.stop_after = steps["frozen"] + steps[PLAIN] + 3  # in the middle of the third
+    lengths = {name: int(name.rpartition("-")[2]) if "-" in name else 100 for name in names}
+    steps = {name: n if name.startswith("frozen") else 4 * n for name, n in lengths.items()}  # 32 rows, by 32 and by 8
+    first.stop_after = sum(steps[name] for name in names[:6]) + 3  # in the middle of the seventh
     with pytest.raises(Interrupted):
         tune(recipe, tmp_path / "run", 60, first.hooks())
-    assert first.started() == names[:3]
+    assert names[5] == PLAIN
+    assert first.started() == names[:7]
     tuned = tune(recipe, tmp_path / "run", 60, second.hooks())
-    assert second.started() == names[2:]
-    assert second.steps == sum(steps[name] for name in names[2:]) - 3
+    assert second.started() == names[6:]
+    assert second.steps == sum(steps[name] for name in names[6:]) - 3
     assert table(tmp_path / "run") == table(whole.folder)
     train(tuned.recipe, tmp_path / "run")
     assert weights(tmp_path / "run") == weights(whole.folder)
@@ -157,7 +163,7 @@ def test_without_time_the_first_candidate_runs_and_the_rest_is_named(recipe: Rec
     tuned = tune(recipe, tmp_path, 1e-6, seen.hooks())
     assert seen.started() == ["frozen"] == [tuned.chosen]
     left = [candidate for candidate in tuned.candidates if candidate.score is None]
-    assert len(left) == 5
+    assert len(left) == 9
     assert all(f"{candidate.name} left out: no time for tuning is left" in seen.lines for candidate in left)
     chosen = tuned.recipe
     assert (chosen.method.name, chosen.train.freeze, chosen.run.cache) == ("selection", -1, "features")
@@ -168,7 +174,7 @@ def test_without_time_the_first_candidate_runs_and_the_rest_is_named(recipe: Rec
     assert run.test["mAP"] > 0
     assert tune(recipe, tmp_path, 60, again.hooks()).chosen == "frozen"  # more time comes too late
     assert again.started() == []
-    assert sum("the final run has begun" in line for line in again.lines if line.startswith("lr-")) == 5
+    assert sum("the final run has begun" in line for line in again.lines if line.startswith(("lr-", "frozen-"))) == 9
 
 
 def test_a_named_method_is_tuned_as_it_is(features: Path, tmp_path: Path) -> None:
@@ -212,12 +218,12 @@ def test_held_out_images_teach_the_run_itself_and_nothing_that_they_judge(
 def test_what_diverges_is_passed_over_and_not_tried_again(features: Path, tmp_path: Path) -> None:
     seen, again = Seen(), Seen()
     tuned = tune(toy(features, **DIVERGING), tmp_path, 60, seen.hooks())
-    assert seen.started() == ["frozen", "lr-1000-epochs-20", "lr-300-epochs-20"]  # 3000 is more than a recipe takes
-    assert tuned.chosen == "frozen"
+    assert seen.started()[5:] == ["lr-1000-epochs-20", "lr-300-epochs-20"]  # 3000 is more than a recipe takes
+    assert tuned.chosen.startswith("frozen")
     notes = [row["note"] for row in table(tmp_path)]
-    assert notes[0] == ""
-    assert all(note.startswith("failed: ") and "train.lr" in note for note in notes[1:])
-    assert tune(toy(features, **DIVERGING), tmp_path, 60, again.hooks()).chosen == "frozen"
+    assert notes[:5] == [""] * 5
+    assert all(note.startswith("failed: ") and "train.lr" in note for note in notes[5:])
+    assert tune(toy(features, **DIVERGING), tmp_path, 60, again.hooks()).chosen == tuned.chosen
     assert again.started() == []
     assert [row["note"] for row in table(tmp_path)] == notes
 
@@ -233,41 +239,46 @@ def test_where_everything_fails_the_error_of_the_recipe_is_raised(features: Path
     assert started == [3, 1, 3]
 
 
+HEADS = ["frozen", "frozen-lr-0.0003-epochs-100", "frozen-lr-0.003-epochs-100",
+         "frozen-lr-0.001-epochs-50", "frozen-lr-0.001-epochs-200"]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("minutes", "expected"),
     [
         (0, ["frozen"]),
-        (5, ["frozen", "lr-0.001-epochs-10"]),  # which is stopped: how long it takes was not known
-        (200, ["frozen", "lr-0.001-epochs-10", "lr-0.0003-epochs-10", "lr-0.003-epochs-10",
+        (0.7, HEADS[:2]),  # of which the last is stopped
+        (8, [*HEADS, "lr-0.001-epochs-10"]),  # which is stopped: how long it takes was not known
+        (203, [*HEADS, "lr-0.001-epochs-10", "lr-0.0003-epochs-10", "lr-0.003-epochs-10",
                "lr-0.003-epochs-5", "lr-0.003-epochs-20"]),
-        (40, ["frozen", "lr-0.001-epochs-10", "lr-0.0003-epochs-10", "lr-0.003-epochs-10", "lr-0.003-epochs-5"]),
-        (22, ["frozen", "lr-0.001-epochs-10", "lr-0.0003-epochs-10"]),
-        (17, ["frozen", "lr-0.001-epochs-10", "lr-0.001-epochs-5"]),  # another rate does not fit, half the length does
+        (43, [*HEADS, "lr-0.001-epochs-10", "lr-0.0003-epochs-10", "lr-0.003-epochs-10", "lr-0.003-epochs-5"]),
+        (25, [*HEADS, "lr-0.001-epochs-10", "lr-0.0003-epochs-10"]),
+        (20, [*HEADS, "lr-0.001-epochs-10", "lr-0.001-epochs-5"]),  # no other rate fits, half the length does
     ],
 )  # fmt: skip
 def test_the_budget(
     minutes: float, expected: list[str], recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A minute an epoch; the highest rate is the best."""
+    """A minute an epoch, of the head alone a third of a second; the highest rate is the best, the head the worst."""
     now, started = [0.0], []
 
     def pretend(judged: Recipe, folder: Path, hooks: Hooks) -> SimpleNamespace:
         started.append(folder.name)
         for _ in range(judged.train.epochs):
-            now[0] += 0.3 if folder.name == "frozen" else 60
+            now[0] += 0.3 if folder.name.startswith("frozen") else 60
             if hooks.should_stop():
                 raise Interrupted("stopped")
-        score = -9.0 if folder.name == "frozen" else judged.train.lr
+        score = -9.0 if folder.name.startswith("frozen") else judged.train.lr
         return SimpleNamespace(history=[{"score": score}], chosen=0, seconds=1.0)
 
     monkeypatch.setattr(trials, "train", pretend)
     monkeypatch.setattr(trials, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    tuned = tune(replace(recipe, train=replace(recipe.train, epochs=10)), tmp_path, minutes)
+    tuned = tune(replace(recipe, train=replace(recipe.train, lr=1e-3, epochs=10)), tmp_path, minutes)
     assert started == expected
     assert now[0] <= 60 * minutes + 60
     assert all(c.note.startswith("left out: ") == (c.name not in started) for c in tuned.candidates)
-    assert [c.name for c in tuned.candidates if c.note.startswith("stopped: ")] == expected[1:] * (minutes == 5)
-    assert len(tuned.candidates) == 6
+    assert [c.name for c in tuned.candidates if c.note.startswith("stopped: ")] == expected[-1:] * (minutes in (0.7, 8))
+    assert len(tuned.candidates) == 10
 
 
 @pytest.mark.parametrize(("left", "stopped"), [(30.0, 25), (70.0, 71), (100.0, 0), (float("inf"), 0)])
@@ -309,7 +320,7 @@ def test_a_mistake_is_told_before_any_work_and_spoils_nothing(features: Path, tm
     with pytest.raises(RecipeError, match="minutes"):
         tune(toy(features), tmp_path / "run", -1)
     assert tune(toy(features), tmp_path / "run", 0).chosen == "frozen"
-    refused(RecipeError, "train.lr: 0.001 -> 0.5.*--out", **{"train.lr": 0.5})
+    refused(RecipeError, "train.lr: 0.003 -> 0.5.*--out", **{"train.lr": 0.5})
 
 
 def test_other_labels_are_noticed(whole: Whole, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pluralis.run import Hooks, train
 from pluralis.run_folder import check_data, check_recipe
 from pluralis.trained_run import TrainedRun, load_run
 
-FROZEN = "frozen"
+FROZEN = "frozen"  # what names of heads alone begin with
 COSTS = "costs.json"
 _FIRST, _ENOUGH = 5, 25  # steps: the first are slow, and from so many on the pace is known
 _SURE = 1.5  # times what is left: then a pace of few steps is proof enough
@@ -34,6 +34,11 @@ class Candidate:
     score: float | None = None  # of the epoch that its rule chose, on the held-out rows; higher is better
     seconds: float = 0.0  # over all restarts, with decoding
     note: str = ""  # why there is no score
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is the head alone, beside the recipe: not all can be, and once features are there it is cheap."""
+        return self.name.startswith(FROZEN)
 
 
 @dataclass
@@ -97,7 +102,7 @@ class Trials:
                 raise
             self._skip(candidate, f"stopped: it takes longer than the {_text(left)} that were left for {self.what}")
         except (NonFiniteLoss, CheckpointError, RecipeError) as error:
-            if isinstance(error, RecipeError) and candidate.name != FROZEN:  # a mistake; but not all can be frozen
+            if isinstance(error, RecipeError) and not candidate.frozen:  # a mistake; but not all can be frozen
                 raise
             if isinstance(error, NonFiniteLoss):  # the same numbers would do it again; the rest can be put right
                 self.failures[candidate.name] = str(error)
@@ -128,8 +133,10 @@ class Trials:
         return self.limit - sum(self.costs.values()) if self.best(self.done) else math.inf
 
     def _need(self, candidate: Candidate) -> float:
-        """Seconds that it will take, by the mean pace of those before it; 0 where that is not known."""
-        paces = [c.seconds / c.judged.train.epochs for c in self.done if c.score is not None and c.name != FROZEN]
+        """Seconds that it will take, by the mean pace of those before it; 0 where that is not known, or is little."""
+        if candidate.frozen:
+            return 0.0
+        paces = [c.seconds / c.judged.train.epochs for c in self.done if c.score is not None and not c.frozen]
         whole = sum(paces) / max(len(paces), 1) * candidate.judged.train.epochs
         return max(whole - self.costs.get(candidate.name, 0.0), 0.0)
 

@@ -76,10 +76,10 @@ class Tuned:
 def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | None = None) -> Tuned:
     """Choose how to train by the score of held-out rows; `train(tuned.recipe, folder)` is the run itself.
 
-    Tried in this order, as runs in `folder`/tune: the head alone on features of the frozen backbone; the recipe as it
-    is; 0.3 and 3 times its learning rate; half and twice its epochs at the best rate. A candidate is not started where
-    the pace of those before it says that it would not end within `minutes`, and stopped where its own says so; the
-    first one with a result has all the time it needs. The same call goes on where an earlier one stopped.
+    Tried as runs in `folder`/tune: first the head alone on features of the frozen backbone, then the recipe as it is;
+    of both 0.3 and 3 times the learning rate, and half and twice the epochs at the best rate. A candidate is not
+    started where the pace of those before it says that it would not end within `minutes`, and stopped where its own
+    says so; the first one with a result has all the time it needs. The same call goes on where an earlier one stopped.
 
     Where the method is left open, candidates train `selection`, the first stage of `relabel`, with the head of the
     latter. Nothing that is tried learns from the images of held-out rows, which may teach the run itself
@@ -94,14 +94,8 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
         _check_method(plain.final, split.train.labels)
         write_file(home / "recipe.toml", recipe.to_toml().encode())
         trials = Trials(home, split, limit, hooks, closed=has_begun(folder))
-        trials.attempt(frozen)
-        rates = [plain, *(scaled(plain, rate=factor) for factor in RATES)]
-        for candidate in rates:
-            trials.attempt(candidate)
-        base = trials.best(rates)
-        if base is not None or plain.name not in trials.errors:  # what diverged at every rate does so at any length
-            for factor in LENGTHS:
-                trials.attempt(scaled(base or plain, length=factor))
+        for start in (frozen, plain):
+            _search(trials, start)
         best = trials.best(trials.done)
         if best is None:
             raise trials.errors.get(plain.name) or RecipeError(_NOT_TUNED.format(folder))
@@ -109,11 +103,36 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
         write_file(home / "table.csv", tuned.csv().encode())
         for line in tuned.lines():
             hooks.say(line)
-        hooks.say(f"chosen: {best.name}; table: {home / 'table.csv'}")
+        hooks.say(f"chosen: {best.name}, which is {_in_words(best.final)}; table: {home / 'table.csv'}")
         plain_run = not best.final.run.watch_test and not best.final.select.images
         if plain_run and best.judged == as_judged(best.final) and not has_begun(folder):
             _hand_over(home / best.name, folder, best.final)
     return tuned
+
+
+def _search(trials: Trials, start: Candidate) -> None:
+    """A candidate, other learning rates of it, and other lengths at the best one."""
+    rates = [start, *(scaled(start, rate=factor) for factor in RATES)]
+    for candidate in rates:
+        trials.attempt(candidate)
+        if start.frozen and start.name in trials.errors:
+            return  # not all can be frozen
+    base = trials.best(rates)
+    if base is not None or start.name not in trials.errors:  # what diverged at every rate does so at any length
+        for factor in LENGTHS:
+            trials.attempt(scaled(base or start, length=factor))
+
+
+def _in_words(recipe: Recipe) -> str:
+    """What a run trains.
+
+    >>> _in_words(Recipe().with_settings(["method.name=an", "model.head=linear", "train.epochs=3"]))
+    'an with the head linear, the whole network: adam, lr 0.0001, head_lr 10, epochs 3'
+    """
+    plan = recipe.train
+    what = "on a frozen backbone" if plan.freeze < 0 else "the whole network"
+    settings = f"{plan.optimizer}, lr {plan.lr:g}, head_lr {plan.head_lr:g}, epochs {plan.epochs}"
+    return f"{recipe.method.name} with the head {recipe.model.head}, {what}: {settings}"
 
 
 def _check(recipe: Recipe, folder: Path) -> None:
@@ -195,7 +214,8 @@ def scaled(base: Candidate, rate: float = 1.0, length: float = 1.0) -> Candidate
     lr = min(float(f"{plan.lr * rate:.6g}"), _HIGHEST_RATE)
     epochs, drawn = (math.ceil(n * length) for n in (plan.epochs, plan.schedule_epochs))
     plan = replace(plan, lr=lr, epochs=epochs, schedule_epochs=drawn)
-    return Candidate(_name(plan), replace(base.final, train=plan), replace(base.judged, train=plan))
+    name = f"{FROZEN}-" * base.frozen + _name(plan)
+    return Candidate(name, replace(base.final, train=plan), replace(base.judged, train=plan))
 
 
 def _name(plan: Stage) -> str:
