@@ -18,6 +18,7 @@ from PIL import Image
 
 from pluralis.checkpoint import read_snapshot, state_hash
 from pluralis.data.scenes import make_scenes
+from pluralis.trained_run import load_run
 from tests.children import pluralis
 
 FAST = ["model.backbone=tiny", "model.weights=", "data.size=24", "train.epochs=2", "train.batch_size=8"]
@@ -60,6 +61,28 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "rule: observed" in done.stdout
     assert "starting bias: equal" in done.stdout
     return out
+
+
+def test_a_model_that_hardly_tells_images_apart_is_told_of(photos: Path, tmp_path: Path) -> None:
+    """At the end of training, and wherever its labels are predicted; pictures of one grey cannot be told apart."""
+    grey = tmp_path / "grey"
+    grey.mkdir()
+    rows = ["image,label"]
+    for number in range(80):
+        Image.new("RGB", (24, 24)).save(grey / f"{number}.png")
+        rows.append(f"{number}.png,{'abcd'[number * 7 % 4]}")
+    (grey / "labels.csv").write_text("\n".join(rows) + "\n")
+    done = pluralis(*train_words(grey, tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    weak = "warning: On held-out rows the model is hardly better than the frequencies of the classes"
+    assert weak in " ".join(done.stdout.split())
+    assert load_run(tmp_path / "run").weak
+    done = pluralis("predict", tmp_path / "run", grey, "--out", tmp_path / "found.csv")
+    assert done.returncode == 0, done.stderr
+    assert weak in " ".join(done.stdout.split())
+    done = pluralis(*train_words(photos, tmp_path / "last", "select.rule=last"))
+    assert done.returncode == 0, done.stderr
+    assert "hardly better" not in done.stdout  # nobody looked
 
 
 def test_train_says_when_it_is_finished(photos: Path, trained: Path) -> None:

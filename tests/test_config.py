@@ -77,6 +77,19 @@ def test_what_counts_as_a_change() -> None:
     assert changed_keys(base, base.with_settings(["train.lr=0.5"])) == ["train.lr: 0.0001 -> 0.5"]
 
 
+def test_of_parameters_only_those_that_changed_are_named() -> None:
+    base = Recipe().with_settings(
+        ["method.name=relabel"],
+        {"method.params": {"rounds": 1, "views": "fast", "loss_params": {"a": 1.0, "rate": 0.5}}},
+    )
+    other = {"rounds": 2, "views": "fast", "loss_params": {"a": 1.0, "rate": 0.7}, "folds": 3}
+    assert changed_keys(base, base.with_settings([], {"method.params": other})) == [
+        "method.params.rounds: 1 -> 2",
+        "method.params.loss_params.rate: 0.5 -> 0.7",
+        "method.params.folds: not set -> 3",
+    ]
+
+
 def test_a_seed_that_is_left_open_is_that_of_the_protocol() -> None:
     """Stored recipes may name it, and go on; where it decides the draw, another one is another recipe."""
     base = Recipe().with_settings(["data.protocol=known-ratio", "data.protocol_share=0.5"])

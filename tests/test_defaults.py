@@ -28,6 +28,23 @@ def test_a_backbone_that_trains_relabels_with_pooled_maps() -> None:
     assert settled() == ("relabel", "lse", 256)
 
 
+@pytest.mark.parametrize(
+    ("images", "values", "told"),
+    [
+        (299, {}, True),
+        (300, {}, False),
+        (299, {"train.freeze": -1}, False),
+        (299, {"run.cache": "features"}, False),
+        (299, {"method.name": "relabel"}, False),
+    ],
+)
+def test_few_images_are_told_of_where_somebody_names_no_method(
+    images: int, values: dict[str, object], told: bool
+) -> None:
+    _, said = settle(Recipe().with_settings([], values), TensorImages(torch.zeros(images, 3, 8, 8, dtype=torch.uint8)))
+    assert any(line.startswith("299 images are few: a head alone (--frozen)") for line in said) == told
+
+
 @pytest.mark.parametrize("values", [{"train.freeze": -1}, {"run.cache": "features"}])
 def test_a_frozen_backbone_takes_the_likelihood_alone(values: dict[str, object]) -> None:
     assert settled(**values) == ("selection", "linear", 256)

@@ -77,6 +77,7 @@ def train(
         raise RecipeError("--tune-minutes says how long settings are tried: add --tune, or leave it out")
 
     from pluralis.console import console, figures_table, rates_table, say, stage_text, training_hooks
+    from pluralis.counting import WEAK
     from pluralis.methods import method_class
     from pluralis.reported_rate import reported_rate
     from pluralis.run import train as train_run
@@ -107,6 +108,8 @@ def train(
             say(line)
         if rate.by_class:
             console.print(rates_table(run.classes, rate.by_class))
+    if run.weak:
+        say(f"warning: {WEAK} Train it in another way (`pluralis recommend` and --tune try some), or on more images.")
     if run.test:
         console.print(figures_table("test set, views fast", {plan.method.name: run.test}))
     say(f"model: {out / 'model.safetensors'}")
@@ -186,6 +189,7 @@ def predict(
 ) -> None:
     """Labels and their probabilities for images, as CSV or JSON."""
     from pluralis.console import prediction_bar, say
+    from pluralis.counting import WEAK
     from pluralis.data.images import ImageFiles
     from pluralis.predictions import check_choice, check_out, chosen_labels, find_images, write_predictions
     from pluralis.trained_run import load_run
@@ -201,6 +205,8 @@ def predict(
         found = trained.probabilities(ImageFiles(files), progress, views)
     rows = chosen_labels(found, trained.classes, threshold, top_k)
     write_predictions(out, names, rows)
+    if trained.weak:
+        say(f"warning: {WEAK} Do not rely on its labels.")
     kind = "calibrated" if trained.rule.startswith("observed") else "not calibrated"
     total = f"{sum(map(len, rows))} labels for {len(names)} images: {out}"
     say(f"{total} (probabilities {kind}, weights chosen by {trained.rule})")

@@ -237,9 +237,27 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
                 value, other = ({k: v for k, v in t.items() if k not in ("images", "labels")} for t in (value, other))
             if section == "select" and key == "images":
                 value, other = bool(value), bool(other)
-            if other != value and not free:
-                changes.append(f"{section}.{key}: {toml_text(value)} -> {toml_text(other)}")
+            if not free:
+                changes += _differences(f"{section}.{key}", value, other)
     return changes
+
+
+def _differences(name: str, old: Any, new: Any) -> list[str]:
+    """Of tables only the keys that differ."""
+    if old == new:
+        return []
+    if not (isinstance(old, dict) and isinstance(new, dict) and old and new):
+        return [f"{name}: {toml_text(old)} -> {toml_text(new)}"]
+    absent = object()
+    found = []
+    for key in {**old, **new}:
+        value, other = old.get(key, absent), new.get(key, absent)
+        if absent in (value, other):
+            words = ("not set" if part is absent else toml_text(part) for part in (value, other))
+            found.append(f"{name}.{key}: {' -> '.join(words)}")
+        else:
+            found += _differences(f"{name}.{key}", value, other)
+    return found
 
 
 def _build(cls: type, values: Any, where: str) -> Any:

@@ -127,6 +127,9 @@ def stop_request() -> Iterator[threading.Event]:
             signal.signal(which, handler)
 
 
+_WHOLE = ("classes left out",)  # figures that are counts
+
+
 def figures_table(title: str, rows: dict[str, dict[str, float]]) -> Table:
     """One line a name, one column a figure."""
     table = Table(title=Text(title))
@@ -135,7 +138,7 @@ def figures_table(title: str, rows: dict[str, dict[str, float]]) -> Table:
     for name in names:
         table.add_column(name, justify="right")
     for label, figures in rows.items():
-        cells = (f"{figures[n]:.2f}" if n in figures else "" for n in names)
+        cells = (f"{figures[n]:.{0 if n in _WHOLE else 2}f}" if n in figures else "" for n in names)
         table.add_row(Text(visible(label)), *cells)
     return table
 

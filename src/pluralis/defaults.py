@@ -27,6 +27,7 @@ DECODER_LR = 3e-5  # with heads at ten times that
 BY_HEART = ("relabel", "selection")
 FEWEST_BY_HEART = 60
 STUDENTS = 2
+FEW_IMAGES = 300  # photographs of which a head alone was the better one with 200, and a whole network with 500
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
 
 
@@ -53,7 +54,8 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
     open_students = "students" not in recipe.method.params
     open_start = recipe.method.start_bias == "method" and "student_start" not in recipe.method.params
-    if recipe.method.name == AUTO:
+    open_method = recipe.method.name == AUTO
+    if open_method:
         name, why = ("selection", "frozen backbone") if frozen else ("relabel", "backbone that trains")
         recipe = replace(recipe, method=replace(recipe.method, name=name, params=_params(name, recipe.method.params)))
         said.append(f"method {name}: none was named, and this is the best known for a {why}")
@@ -78,7 +80,10 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         side = _usual_side(images)
         size = LARGE if side >= LARGE else USUAL
         recipe = replace(recipe, data=replace(recipe.data, size=size))
-        said.append(f"size {size}: the shorter side of half of the pictures is {side:.0f} pixels or more")
+        than = "have" if size == LARGE else "do not have"
+        said.append(
+            f"size {size}: half of the pictures {than} {LARGE} pixels (median of their shorter sides: {side:.0f})"
+        )
     if recipe.train.epochs == 0:
         by_heart = recipe.method.name in BY_HEART and recipe.model.weights and not frozen
         fewest = FEWEST_BY_HEART if by_heart else FEWEST_STEPS
@@ -86,6 +91,10 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
         few = f", and learning takes some {fewest}" if epochs > USUAL_EPOCHS else ""
         said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
+    if open_method and not frozen and len(images) < FEW_IMAGES:
+        said.append(
+            f"{len(images):,} images are few: a head alone (--frozen) may find more in new ones; --tune tries both"
+        )
     if recipe.method.name == "relabel":
         if _on_features(recipe) and "views" not in recipe.method.params:
             recipe = _with_params(recipe, {"views": "fast"})

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pluralis.calibration import AT_RATES, calibrate, how_written, likelihood_words, rate_given
-from pluralis.counting import COLUMNS, FEW, LITTLE, WEAK, Counts, count_labels
+from pluralis.calibration import AT_RATES, how_written, likelihood_words, rate_given
+from pluralis.counting import COLUMNS, FEW, WEAK, Counts, count_labels
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
 from pluralis.data.source import (
@@ -26,6 +26,7 @@ from pluralis.data.source import (
     other_data,
     without_hints,
 )
+from pluralis.doubts import hardly_tells
 from pluralis.errors import DataError, RecipeError
 from pluralis.guesses import read_soft_labels
 from pluralis.labels import Labels
@@ -33,8 +34,6 @@ from pluralis.losses import selection_posterior
 from pluralis.methods.relabel import Relabel
 from pluralis.predictions import write_csv
 from pluralis.trained_run import TrainedRun
-
-_JUDGED = 2000  # held-out rows by which a run is judged: enough for a mean
 
 
 @dataclass(frozen=True)
@@ -129,15 +128,8 @@ def doubts(trained: TrainedRun, held: Labels | None, views: str = "fast") -> lis
     labelled = int((np.diff(held.indptr) > 0).sum())
     if labelled < FEW and not by_own_probabilities(trained, views):
         said.append(f"The calibration rests on {labelled} rows only: hold out more to rely on the chances.")
-    some = np.unique(np.linspace(0, len(held) - 1, min(len(held), _JUDGED)).astype(int))
-    labels, how = torch.from_numpy(held.select(some).dense()), rate_given(trained.method)
-    if how.get("unlabelled") != "absent":  # rows without any label had no part in the likelihood
-        labels = labels[(labels != 0).any(1)]
-    if not bool(((labels == 0).any(1) & (labels > 0).any(1)).any()):
-        return said  # nothing was left out there
-    often = (((labels > 0).double().sum(0) + 0.5) / (len(labels) + 1)).logit().expand(len(labels), -1)
-    _, without = calibrate(often, labels, how, trained.calibration.by)
-    if trained.history[trained.chosen]["val nll"] > (1 - LITTLE) * without:
+    nll = trained.history[trained.chosen]["val nll"]
+    if hardly_tells(nll, held, rate_given(trained.method), trained.calibration.by):
         said.append(f"{WEAK} Do not rely on the chances.")
     return said
 

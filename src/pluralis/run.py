@@ -20,6 +20,7 @@ from pluralis.config import Recipe
 from pluralis.data.loader import Loader, Progress
 from pluralis.data.source import Source, Split, load_split
 from pluralis.defaults import check_views, settle
+from pluralis.doubts import hardly_tells
 from pluralis.engine import Look, Report, fit
 from pluralis.errors import RecipeError
 from pluralis.evaluate import Clean, Last, Observed, Rule, evaluate, measure, predict
@@ -142,6 +143,8 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             sample = make_loader(split.held.select(np.unique(few)), recipe, device)
             with runtime.autocast():
                 calibrations = _calibrations(method, sample, views, calibration.by, hooks.say)
+        judged = split.held.labels if split.held and isinstance(rule, Observed) else None
+        weak = judged is not None and hardly_tells(chosen["val nll"], judged, rate_given(method), calibration.by)
         with runtime.autocast():
             figures, per_class = _test_figures(method, test, calibration) if test else ({}, {})
         meta = {
@@ -156,6 +159,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             "chosen": result.chosen,
             "test": figures,
             "per class AP": per_class,
+            "weak": weak,
             "seconds": result.seconds,
         }
         if distributed.rank() == 0:

@@ -43,6 +43,7 @@ class TrainedRun:
     resumed: bool = False  # it was finished before this call
     calibrations: dict[str, Calibration] = field(default_factory=dict)  # of other views, as far as `train` was asked
     per_class: dict[str, float | None] = field(default_factory=dict)  # average precision on the test set, in per cent
+    weak: bool = False  # held-out rows say that it hardly tells images apart (`doubts.hardly_tells`)
 
     def loader(self, source: Source) -> Loader:
         """Data for this run's network; the classes must be the run's."""
@@ -133,6 +134,7 @@ def trained_run(recipe: Recipe, method: Method, meta: dict[str, Any], resumed: b
         resumed,
         {name: Calibration.from_list(values) for name, values in meta.get("calibrations", {}).items()},
         meta.get("per class AP", {}),
+        meta.get("weak", False),
     )
 
 
