@@ -9,8 +9,9 @@ one positive label each: 1,143 of VOC, a fifth of a table. They are compared wit
 test rows, by rank correlation and by regret: what the best of the settings has more than the one that the rule picks.
 
 Rules, on the logits of held-out rows: the likelihood of the written labels after a calibration by two numbers, as it is
-and given that something is present; the mean reciprocal rank of the written label; mAP where all that is not written is
-taken as absent; and mAP on their complete labels, which nobody has. Further draws of the held-out rows' labels say how
+and given that something is present, and without a calibration; that of a softmax; the mean reciprocal rank of the
+written label; mAP and the area under the ROC curve where all that is not written is taken as absent; and mAP on their
+complete labels, which nobody has. Further draws of the held-out rows' labels say how
 much of it is luck. Calibrations are measured on the test rows at each method's plain settings.
 
 --runs takes the stored results of a bench instead, those whose epochs the rules saw (`papers/published-or-fair.toml`):
@@ -35,6 +36,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from benchmarks import frozen_voc, mulan
@@ -48,7 +50,7 @@ from pluralis.losses.selection import selection_nll
 from pluralis.metrics import f1_scores, mean_average_precision
 
 METHODS = ("an", "wan", "an-ls", "focal", "hill", "em", "em-apl", "gr", "ll-r", "ll-ct", "role")
-METHODS += ("upu", "nnpu", "pu-mlc", "selection")
+METHODS += ("upu", "nnpu", "pu-mlc", "cls", "selection", "relabel")
 CALIBRATED = ("an", "em", "em-apl", "gr", "pu-mlc", "selection")
 RATES, LENGTHS, DECAYS = (0.3, 1.0, 3.0), (1 / 3, 1.0), (1.0, 100.0)  # times those of the plain settings
 TABLES = ("yeast", "scene")
@@ -162,8 +164,11 @@ RENORMED = "given something, p too"  # every test row has a label: p / (1 − Π
 RULES: dict[str, Callable[[Tensor, Tensor, Tensor], float]] = {
     "observed": lambda z, y, _: -most_likely(z, y, selection_nll)[1],
     "observed, given something": lambda z, y, _: -most_likely(z, y, given_something)[1],
+    "observed, not calibrated": lambda z, y, _: -float(selection_nll(z, y)[0].mean()),
+    "softmax likelihood": lambda z, y, _: float(F.log_softmax(z.double(), 1)[y > 0].mean()),
     "reciprocal rank": lambda z, y, _: float((1 / (1 + (z > _written(z, y)).sum(1))).mean()),
     "mAP, unwritten is absent": lambda z, y, _: mean_average_precision(z, y > 0).value,
+    "AUC, unwritten is absent": lambda z, y, _: _auc(z, y > 0),
     "clean mAP": lambda z, _, truth: mean_average_precision(z, truth).value,
 }
 
@@ -253,6 +258,12 @@ def show(entry: dict[str, Any]) -> None:
         for name, figures in run.get("calibrations", {}).items():
             print(f"| `{run['method']}` | {name} | {' | '.join(f'{figures[key]:.2f}' for key in columns)} |")
     print(flush=True)
+
+
+def _auc(z: Tensor, written: Tensor) -> float:
+    """Mean over the classes that were written in some rows and not in all."""
+    some = written.any(0) & ~written.all(0)
+    return float(roc_auc_score(written[:, some].numpy(), z[:, some].numpy(), average="macro"))
 
 
 def _written(z: Tensor, y: Tensor) -> Tensor:
