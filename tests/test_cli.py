@@ -63,6 +63,13 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_a_mistake_in_parameters_is_told_before_what_was_chosen(photos: Path, tmp_path: Path) -> None:
+    done = pluralis(*train_words(photos, tmp_path / "run", "method.name=relabel", "method.params.student=foo"))
+    failed(done, "student is 'foo'")
+    assert "freeze_bn" not in done.stdout
+    assert "relabelling looks" not in done.stdout
+
+
 def test_a_model_that_hardly_tells_images_apart_is_told_of(photos: Path, tmp_path: Path) -> None:
     """At the end of training, and wherever its labels are predicted; pictures of one grey cannot be told apart."""
     grey = tmp_path / "grey"

@@ -76,11 +76,11 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
         if (folder / "model.json").exists():
             hooks.say(f"{folder} is finished: nothing to train")
             return load_run(folder, recipe.run.device, resumed=True)
-        for line in choices:
-            hooks.say(line)
         written = len(split.train.labels)
         further = len(split.held.labels) if split.held and recipe.select.images else 0
-        method = make_method(recipe, split.train.labels, further)
+        method = make_method(recipe, split.train.labels, further)  # a mistake shows here, before anything is said
+        for line in choices:
+            hooks.say(line)
         hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")

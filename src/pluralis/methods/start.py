@@ -13,7 +13,11 @@ from pluralis.labels import Labels
 from pluralis.method import Method
 from pluralis.models.network import Network
 
-START_BIASES = ("zero", "log-odds", "equal")
+START_BIASES = {  # what each says of every image at the start
+    "zero": "each label with p = 1/2",
+    "log-odds": "each label as often as it is written",
+    "equal": "each label with the same p",
+}
 _EQUAL = 10  # labels an image at an `equal` start: from p = 1/2 many hundreds of classes hardly find their level
 
 
