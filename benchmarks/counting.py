@@ -20,6 +20,7 @@ protocol hid labels, with held-out rows and a test set. Runs that differ by seed
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import statistics
@@ -36,7 +37,7 @@ import torch
 
 from benchmarks import frozen_voc, mulan
 from benchmarks.voc_features import Part, read_voc
-from pluralis.bench.identity import run_key
+from pluralis.bench.identity import decides
 from pluralis.counting import count_labels
 from pluralis.data.loader import Loader, TensorImages
 from pluralis.data.protocols import single_positive, split
@@ -189,7 +190,8 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
         if (students := run.recipe.method.params.get("students", 1)) > 1:
             method += f", {students} students"
         method += ", held-out images" * bool(run.recipe.select.images)
-        recipe = run_key(alone, [], name)  # what is said of it in words does not tell all recipes apart
+        values = json.dumps(decides(alone), sort_keys=True)  # words do not tell all recipes apart
+        recipe = hashlib.sha256(values.encode()).hexdigest()[:16]
         for part, figures in measure(rows, run.recipe.run.seed).items():
             entry = {"set": name, "method": method, "rows": part, "recipe": recipe, "runs": []}
             entry = counted.setdefault(_key(entry), entry)
@@ -200,7 +202,9 @@ def count_runs(folders: Sequence[Path], json_file: Path | None) -> None:
         before = json.loads(json_file.read_text()) if json_file.exists() else {"entries": []}
         if "seeds" in before:
             raise SystemExit(f"{json_file} holds what was counted without --runs: name another --json")
-        entries = {_key(entry): entry for entry in (*before["entries"], *counted.values())}
+        again = {_key(entry)[:-1] for entry in counted.values()}
+        kept = [entry for entry in before["entries"] if "recipe" in entry or _key(entry)[:-1] not in again]
+        entries = {_key(entry): entry for entry in (*kept, *counted.values())}
         write_counts(json_file, {}, list(entries.values()))
 
 

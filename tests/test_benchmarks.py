@@ -5,9 +5,11 @@ import statistics
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from benchmarks import label_loss
 from benchmarks.counting import count_runs, fit_scenes, measure, write_counts
 from benchmarks.label_loss import joined
 from benchmarks.papers_page import RESULTS
@@ -16,6 +18,7 @@ from benchmarks.selection_rules import compare_stored
 from benchmarks.voc2012 import Bench, Row, leads, markdown
 from pluralis.config import Recipe
 from pluralis.demo import DemoSize, pretrain
+from pluralis.labels import Labels
 from pluralis.losses.selection import selection
 from pluralis.run import train
 
@@ -182,6 +185,34 @@ def test_runs_of_other_recipes_are_counted_apart(tmp_path: Path) -> None:
     assert counted("a", "b", "c") == [[0, 1], [0]]
     assert counted("c") == [[0, 1], [0]]
     assert counted("a") == [[0], [0]]
+    stored = json.loads(file.read_text())
+    for entry in stored["entries"]:
+        del entry["recipe"]  # as entries were before they had one
+    file.write_text(json.dumps({"entries": stored["entries"][:2]}))  # of one recipe, trained and unseen rows
+    assert counted("c") == [[0]]
+
+
+def test_losses_of_labels_are_set_against_random_picks_that_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where --only leaves them out, the scores of the file serve."""
+    rows = np.arange(4)
+    labels = Labels.from_lists([[0], [1], [0], [1]], 2)
+    data = label_loss.Data(np.zeros((4, 1)), rows, labels, np.zeros((4, 2)), np.zeros((4, 1)), torch.zeros(4, 2))
+    monkeypatch.setattr(label_loss, "read_data", lambda images, cache: data)
+    ways = [
+        label_loss.Loss("single-positive", lambda labels, areas, draw: labels, [("an", {})]),
+        label_loss.Loss("pick-area", lambda labels, areas, draw: labels.select([0, 1, 2, 3]), [("an", {})]),
+    ]
+    monkeypatch.setattr(label_loss, "losses", lambda: ways)
+    found = iter([90.0, 80.0, 90.0, 71.0])  # all labels once a call, then `an`
+    monkeypatch.setattr(label_loss, "measure", lambda data, given, entry, run: next(found))
+    file = tmp_path / "loss.json"
+    for only in ("single-positive", "pick-area"):
+        label_loss.main("", None, 1, [only], [], file)
+    stored = {(row["labels"], row["method"]): row for row in json.loads(file.read_text())["rows"]}
+    assert stored["pick-area", "an"]["against single-positive"]["mean"] == -9.0
+    assert "against single-positive" not in stored["single-positive", "an"]
 
 
 def test_ways_of_losing_labels_that_are_measured_again_take_their_place() -> None:

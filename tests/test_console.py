@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pluralis.cli import main
-from pluralis.console import VisibleConsole, prediction_bar
+from pluralis.console import VisibleConsole, figures_table, prediction_bar
 from pluralis.errors import Interrupted, visible
 from tests.test_data_commands import pluralis
 
@@ -78,3 +78,10 @@ def test_a_prediction_that_is_broken_off_says_so() -> None:
 
     with pytest.raises(Interrupted, match="predicting: stopped"):
         broken_off()
+
+
+def test_figures_have_two_places_and_counts_none() -> None:
+    text = io.StringIO()
+    VisibleConsole(file=text, width=100).print(figures_table("test", {"run": {"mAP": 81.237, "classes left out": 2.0}}))
+    (line,) = (line for line in text.getvalue().splitlines() if "run" in line)
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["run", "81.24", "2"]

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from pluralis.config import Recipe
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import TensorImages
 from pluralis.defaults import filled, settle
-from pluralis.errors import RecipeError
+from pluralis.errors import Interrupted, RecipeError
+from pluralis.models import create_model
 from pluralis.run import Hooks, train
 
 PIXELS = TensorImages(torch.zeros(3, 3, 40, 500, dtype=torch.uint8))
@@ -26,23 +28,6 @@ def settled(**values: object) -> tuple[str, str, int]:
 
 def test_a_backbone_that_trains_relabels_with_pooled_maps() -> None:
     assert settled() == ("relabel", "lse", 256)
-
-
-@pytest.mark.parametrize(
-    ("images", "values", "told"),
-    [
-        (299, {}, True),
-        (300, {}, False),
-        (299, {"train.freeze": -1}, False),
-        (299, {"run.cache": "features"}, False),
-        (299, {"method.name": "relabel"}, False),
-    ],
-)
-def test_few_images_are_told_of_where_somebody_names_no_method(
-    images: int, values: dict[str, object], told: bool
-) -> None:
-    _, said = settle(Recipe().with_settings([], values), TensorImages(torch.zeros(images, 3, 8, 8, dtype=torch.uint8)))
-    assert any(line.startswith("299 images are few: a head alone (--frozen)") for line in said) == told
 
 
 @pytest.mark.parametrize("values", [{"train.freeze": -1}, {"run.cache": "features"}])
@@ -198,6 +183,40 @@ def test_size_follows_the_shorter_side_of_half_of_the_pictures(
     assert recipe.data.size == size
     chosen = ["method relabel", "head lse", "freeze_bn true", f"size {size}", "epochs 60"]
     assert [line.split(":")[0] for line in said][:5] == chosen
+    words = "have 320 pixels (median of their shorter sides: 320)" if size == 320 else "do not have 320 pixels"
+    assert words in said[3]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, True),
+        ({"model.weights": ""}, False),  # a head above a random backbone finds nothing
+        ({"train.freeze": -1, "train.augment": "none"}, False),
+        ({"method.name": "selection"}, False),
+        ({"data.options": {"count": 380}}, False),
+    ],
+    ids=str,
+)
+def test_few_images_are_told_of_where_somebody_names_no_method(
+    values: dict[str, object], told: bool, tmp_path: Path
+) -> None:
+    """Of 380 scenes 304 are trained on."""
+    save_file(create_model("tiny", 10).backbone.state_dict(), tmp_path / "weights.safetensors")
+    given = {
+        "data.format": "scenes", "data.options": {"count": 370}, "data.protocol": "single-positive",
+        "model.backbone": "tiny", "model.weights": str(tmp_path / "weights.safetensors"), "train.epochs": 1,
+        "data.size": 16, "run.device": "cpu",
+    }  # fmt: skip
+    lines: list[str] = []
+
+    def stop() -> bool:
+        return True
+
+    with pytest.raises(Interrupted):
+        train(Recipe().with_settings([], given | values), tmp_path / "run", Hooks(say=lines.append, should_stop=stop))
+    assert any(line.startswith("296 images are few: a head alone (--frozen)") for line in lines) == told
+    assert any("images are few" in line for line in lines) == told
 
 
 def test_a_run_stores_and_tells_what_was_chosen_and_can_be_repeated(tmp_path: Path) -> None:

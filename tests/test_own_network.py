@@ -17,6 +17,7 @@ from pluralis.method import Clock
 from pluralis.methods import every_method, start_bias, start_heads
 from pluralis.models import Backbone, LinearHead, Network, create_model
 from pluralis.optim import create_optimizer
+from pluralis.state import LabelState
 from tests.methods.check_method import ACTIVE
 from tests.toys import loss_method, plan, scenes
 
@@ -153,6 +154,14 @@ def test_a_start_that_is_stated_and_cannot_be_is_refused() -> None:
 
 
 NET = Own()
+
+
+class Remembering(LossMethod):
+    def __init__(self, net: torch.nn.Module, loss: torch.nn.Module) -> None:
+        super().__init__(net, loss)
+        self.soft = LabelState(9, 3)
+
+
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "lac": (
         lambda: create_method("lac", Setup(Own, 3, LABELS)),
@@ -188,6 +197,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         )
         for name in ("relabel", "em-apl", "en", "ll-cp", "role")
     },
+    "rows of a method of one's own": (
+        lambda: fit(Remembering(Own(), create_loss("an")), data(), plan()),
+        r"fit: the data has 24 rows, but the method keeps labels of 9",
+    ),
     "plan": (lambda: fit(loss_method(), data(), {"epochs": 1}), r"plan is an object of dict.*Stage\(epochs=10"),  # type: ignore[arg-type]
     "Dataset": (
         lambda: Loader(TensorDataset(pictures()), LABELS, size=8),  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ def train(
     from pluralis.console import console, figures_table, rates_table, say, stage_text, training_hooks
     from pluralis.counting import WEAK
     from pluralis.methods import method_class
-    from pluralis.methods.start import START_BIASES
+    from pluralis.methods.start import bias_words
     from pluralis.reported_rate import reported_rate
     from pluralis.run import train as train_run
     from pluralis.runtime import choose_device
@@ -100,11 +100,8 @@ def train(
     plan = run.recipe  # with what was left open
     chosen = run.history[run.chosen]
     stage = stage_text(chosen["stage"], int(run.history[-1]["stage"]) + 1)
-    bias = run.method.start_bias
-    say(
-        f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])};"
-        f" starting bias: {bias} ({START_BIASES[bias]})"
-    )
+    bias = bias_words(run.method.start_bias, run.method.start_rate)
+    say(f"rule: {run.rule}; chosen: {stage}epoch {int(chosen['epoch'])}; starting bias: {bias}")
     if "score" in chosen and run.chosen == len(run.history) - 1:
         longer = f"--set train.epochs={2 * plan.train.epochs} and a new --out"
         say(f"the last epoch was the best: more may help ({longer})")

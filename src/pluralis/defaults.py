@@ -27,8 +27,12 @@ DECODER_LR = 3e-5  # with heads at ten times that
 BY_HEART = ("relabel", "selection")
 FEWEST_BY_HEART = 60
 STUDENTS = 2
-FEW_IMAGES = 300  # photographs of which a head alone was the better one with 200, and a whole network with 500
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
+
+
+def frozen(recipe: Recipe) -> bool:
+    """Whether heads alone train."""
+    return recipe.train.freeze < 0 or recipe.run.cache == "features"
 
 
 def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
@@ -51,17 +55,16 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     whatever the defaults may become. The seed of a protocol that does not state one is written down too.
     """
     said = []
-    frozen = recipe.train.freeze < 0 or recipe.run.cache == "features"
+    still = frozen(recipe)
     open_students = "students" not in recipe.method.params
     open_start = recipe.method.start_bias == "method" and "student_start" not in recipe.method.params
-    open_method = recipe.method.name == AUTO
-    if open_method:
-        name, why = ("selection", "frozen backbone") if frozen else ("relabel", "backbone that trains")
+    if recipe.method.name == AUTO:
+        name, why = ("selection", "frozen backbone") if still else ("relabel", "backbone that trains")
         recipe = replace(recipe, method=replace(recipe.method, name=name, params=_params(name, recipe.method.params)))
         said.append(f"method {name}: none was named, and this is the best known for a {why}")
     if recipe.model.head == AUTO:
         name = recipe.method.name
-        head = {"relabel": "linear" if frozen else "lse", "lac": "label-decoder"}.get(name, "linear")
+        head = {"relabel": "linear" if still else "lse", "lac": "label-decoder"}.get(name, "linear")
         params = _default_params(HEADS[head]) | recipe.model.head_params
         recipe = replace(recipe, model=replace(recipe.model, head=head, head_params=params))
         said.append(f"head {head}: it goes with {name}")
@@ -71,7 +74,7 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
                 f"lr {DECODER_LR:g}: at {Stage.lr:g} this head, which has {Stage.head_lr:g} times that, may diverge;"
                 f' set model.head = "{head}" to train at {Stage.lr:g} all the same'
             )
-    if recipe.train.freeze_bn is None and not frozen:
+    if recipe.train.freeze_bn is None and not still:
         keep = recipe.train.keep_norms(bool(recipe.model.weights))
         recipe = replace(recipe, train=replace(recipe.train, freeze_bn=keep))
         if keep:
@@ -85,21 +88,17 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
             f"size {size}: half of the pictures {than} {LARGE} pixels (median of their shorter sides: {side:.0f})"
         )
     if recipe.train.epochs == 0:
-        by_heart = recipe.method.name in BY_HEART and recipe.model.weights and not frozen
+        by_heart = recipe.method.name in BY_HEART and recipe.model.weights and not still
         fewest = FEWEST_BY_HEART if by_heart else FEWEST_STEPS
         recipe = replace(recipe, train=recipe.train.for_rows(len(images), fewest))
         epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
         few = f", and learning takes some {fewest}" if epochs > USUAL_EPOCHS else ""
         said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
-    if open_method and not frozen and len(images) < FEW_IMAGES:
-        said.append(
-            f"{len(images):,} images are few: a head alone (--frozen) may find more in new ones; --tune tries both"
-        )
     if recipe.method.name == "relabel":
         if _on_features(recipe) and "views" not in recipe.method.params:
             recipe = _with_params(recipe, {"views": "fast"})
             said.append("views fast: features have no others")
-        kept = recipe.train.freeze_bn and not frozen
+        kept = recipe.train.freeze_bn and not still
         if kept and open_start:
             recipe = _with_params(recipe, {"student_start": "soft"})
             said.append("student_start soft: the second network starts from how often soft labels are present")

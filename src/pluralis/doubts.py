@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
+from torch import Tensor
 
-from pluralis.calibration import calibrate
+from pluralis.calibration import AT_RATES, calibrate, likelihood_words
 from pluralis.counting import LITTLE
-from pluralis.labels import Labels
-
-_JUDGED = 2000  # held-out rows by which a run is judged: enough for a mean
+from pluralis.written_rates import gain_of_known
 
 
-def hardly_tells(nll: float, held: Labels, how: Mapping[str, Any], by: str) -> bool:
-    """Whether the mean −log likelihood `nll` of held-out labels is hardly better than that of the classes' frequencies.
+def hardly_tells(logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> bool:
+    """Whether logits [N, C] of held-out rows are hardly better than the frequencies of the classes.
 
-    `how` is what the method says of the writing of labels (`calibration.rate_given`), `by` the likelihood of its
-    calibration. False where the rows cannot tell: what nobody left out says nothing about what is missing.
+    By the likelihood of what was written, as the method has it (`how`, of `calibration.rate_given`). Where enough
+    labels are verified to be absent by the cross-entropy of the known ones: which labels somebody looked at is chance
+    that no model saves. False where nothing was left out or written, which says nothing of what is missing.
 
-    >>> held = Labels.from_lists([[0], [1], [2], [0]], 3)
-    >>> [hardly_tells(nll, held, {}, "one of the present labels was picked") for nll in (1.2, 0.3)]
-    [True, False]
+    >>> import torch
+    >>> labels = torch.eye(4).int().repeat(3, 1)
+    >>> hardly_tells(torch.zeros(12, 4), labels, {}), hardly_tells(4 * labels, labels, {})
+    (True, False)
     """
-    some = np.unique(np.linspace(0, len(held) - 1, min(len(held), _JUDGED)).astype(int))
-    labels = torch.from_numpy(held.select(some).dense())
-    if how.get("unlabelled") != "absent":  # rows without any label had no part in the likelihood
-        labels = labels[(labels != 0).any(1)]
+    looked = (labels != 0).any(1) | (how.get("unlabelled") == "absent")
+    logits, labels = logits[looked], labels[looked]
     if not bool(((labels == 0).any(1) & (labels > 0).any(1)).any()):
         return False
+    if likelihood_words(labels) == AT_RATES:
+        scale, _ = calibrate(logits, labels, by=AT_RATES)
+        assert scale.rates is not None
+        return (
+            gain_of_known(scale.log_odds(logits.double()) + math.log(scale.rates[0] / scale.rates[1]), labels) < LITTLE
+        )
     often = (((labels > 0).double().sum(0) + 0.5) / (len(labels) + 1)).logit().expand(len(labels), -1)
-    _, without = calibrate(often, labels, how, by)
-    return nll > (1 - LITTLE) * without
+    by = likelihood_words(labels, how)
+    model, without = (calibrate(z, labels, how, by)[1] for z in (logits, often))
+    return model > (1 - LITTLE) * without

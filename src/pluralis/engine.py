@@ -30,7 +30,7 @@ from pluralis.optim import (
 from pluralis.runtime import Runtime
 from pluralis.seeding import generators_kept, seed_global
 from pluralis.stage import Stage
-from pluralis.state import EMA, Mean
+from pluralis.state import EMA, LabelState, Mean
 from pluralis.views import Views
 
 Report = Callable[[Clock, int, dict[str, float]], None]
@@ -173,12 +173,14 @@ def fit(
 
 def _check_rows(method: Method, data: Loader) -> None:
     """What a method keeps of each training row has a place for every one."""
-    if method.kept_rows not in (0, len(data)):
-        raise RecipeError(
-            f"fit: the data has {len(data):,} rows, but the method keeps labels of {method.kept_rows:,}: make it"
-            " with the labels of these rows (Setup.labels), and say how many more are images alone"
-            " (Setup.further_images)"
-        )
+    states = [len(state.value) for state in method.modules() if isinstance(state, LabelState)]
+    for kept in (method.kept_rows, *states):
+        if kept not in (0, len(data)):
+            raise RecipeError(
+                f"fit: the data has {len(data):,} rows, but the method keeps labels of {kept:,}: make it"
+                " with the labels of these rows (Setup.labels), and say how many more are images alone"
+                " (Setup.further_images)"
+            )
 
 
 def _check(method: object, data: object, plan: object) -> None:

@@ -126,7 +126,7 @@ class Method(nn.Module):
     learns_images: ClassVar[bool] = False
     """Whether rows of which there is only the image (`Setup.further_images`) can teach it anything."""
     kept_rows: int = 0
-    """How many training rows it remembers something of, by their `Batch.index`; 0 for none."""
+    """How many training rows it remembers something of, by their `Batch.index`, beside those of a `LabelState`."""
     memory: ClassVar[tuple[str, ...]] = ()
     """Prefixes of `state_dict()` keys that `predict` does not need: label state, queues."""
 

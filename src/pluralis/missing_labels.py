@@ -26,7 +26,6 @@ from pluralis.data.source import (
     other_data,
     without_hints,
 )
-from pluralis.doubts import hardly_tells
 from pluralis.errors import DataError, RecipeError
 from pluralis.guesses import read_soft_labels
 from pluralis.labels import Labels
@@ -118,18 +117,14 @@ def chances(trained: TrainedRun, part: Part, views: str = "fast") -> tuple[Tenso
 
 
 def doubts(trained: TrainedRun, held: Labels | None, views: str = "fast") -> list[str]:
-    """What to know before relying on the chances, as sentences: by the rows that the run held out and chose by.
-
-    The likelihood of the chosen epoch on them should be better than that of the frequencies of the classes.
-    """
+    """What to know before relying on the chances, as sentences: by the rows that the run held out and chose by."""
     said = trained.calibration_of(views).warnings()
     if held is None or not trained.rule.startswith("observed"):
         return said
     labelled = int((np.diff(held.indptr) > 0).sum())
     if labelled < FEW and not by_own_probabilities(trained, views):
         said.append(f"The calibration rests on {labelled} rows only: hold out more to rely on the chances.")
-    nll = trained.history[trained.chosen]["val nll"]
-    if hardly_tells(nll, held, rate_given(trained.method), trained.calibration.by):
+    if trained.weak:
         said.append(f"{WEAK} Do not rely on the chances.")
     return said
 

@@ -16,10 +16,10 @@ from pluralis import __version__, distributed
 from pluralis.build import make_method
 from pluralis.calibration import Calibration, calibrate, rate_given
 from pluralis.checkpoint import Snapshot, Store, write_file, write_snapshot
-from pluralis.config import Recipe
+from pluralis.config import AUTO, Recipe
 from pluralis.data.loader import Loader, Progress
 from pluralis.data.source import Source, Split, load_split
-from pluralis.defaults import check_views, settle
+from pluralis.defaults import check_views, frozen, settle
 from pluralis.doubts import hardly_tells
 from pluralis.engine import Look, Report, fit
 from pluralis.errors import RecipeError
@@ -35,6 +35,8 @@ from pluralis.watch import TrainingRows
 from pluralis.watch_rules import EveryRule
 
 _CALIBRATION_ROWS = 500  # held-out rows for two numbers: more would cost time and change little
+_FEW_IMAGES = 300  # photographs of which a head alone was the better one with 200, and a whole network with 500
+_JUDGED = 2000  # held-out rows by which a run is judged: enough for a mean
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
     check_folder(folder)
     with distributed.process_group(choose_device(recipe.run.device)) as device, only_one(folder):
         split = load_split(recipe.data, recipe.select, hooks.say)
+        none_named = recipe.method.name == AUTO
         recipe, choices = settle(recipe, split.train.images)
         check_views(recipe)
         check_recipe(recipe, folder)
@@ -78,9 +81,11 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             return load_run(folder, recipe.run.device, resumed=True)
         written = len(split.train.labels)
         further = len(split.held.labels) if split.held and recipe.select.images else 0
-        method = make_method(recipe, split.train.labels, further)  # a mistake shows here, before anything is said
+        method = make_method(recipe, split.train.labels, further)  # a mistake shows here, before the choices
         for line in choices:
             hooks.say(line)
+        if none_named and written < _FEW_IMAGES and recipe.model.weights and not frozen(recipe):
+            hooks.say(f"{written} images are few: a head alone (--frozen) may find more in new ones; --tune tries both")
         hooks.begin(split, len(method.stages(recipe.train)))
         if method.batch_coupled and distributed.world_size() > 1:
             hooks.say(f"{recipe.method.name} looks at each batch as a whole: two processes give other numbers than one")
@@ -143,9 +148,8 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             sample = make_loader(split.held.select(np.unique(few)), recipe, device)
             with runtime.autocast():
                 calibrations = _calibrations(method, sample, views, calibration.by, hooks.say)
-        judged = split.held.labels if split.held and isinstance(rule, Observed) else None
-        weak = judged is not None and hardly_tells(chosen["val nll"], judged, rate_given(method), calibration.by)
         with runtime.autocast():
+            weak = isinstance(rule, Observed) and held is not None and _hardly_tells(method, held)
             figures, per_class = _test_figures(method, test, calibration) if test else ({}, {})
         meta = {
             "start_bias": method.start_bias,
@@ -217,6 +221,12 @@ def _calibrations(
             continue
         found[name] = calibration.to_list()
     return found
+
+
+def _hardly_tells(method: Method, held: Loader) -> bool:
+    rows = np.unique(np.linspace(0, len(held) - 1, min(len(held), _JUDGED)).astype(int))
+    labels = torch.from_numpy(held.labels.dense(rows))
+    return hardly_tells(predict(method, held, rows=torch.from_numpy(rows)), labels, rate_given(method))
 
 
 def _rule(recipe: Recipe, held: Loader | None, method: Method) -> Rule:

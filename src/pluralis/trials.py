@@ -33,11 +33,12 @@ class Candidate:
     judged: Recipe  # the run that is scored
     score: float | None = None  # of the epoch that its rule chose, on the held-out rows; higher is better
     seconds: float = 0.0  # over all restarts, with decoding
+    training: float = 0.0  # of these without decoding
     note: str = ""  # why there is no score
 
     @property
     def frozen(self) -> bool:
-        """Whether it is the head alone, beside the recipe: not all can be, and once features are there it is cheap."""
+        """Whether it is the head alone, tried beside the recipe: not all can be."""
         return self.name.startswith(FROZEN)
 
 
@@ -116,7 +117,8 @@ class Trials:
         # A process that was killed could not write what it had spent.
         seconds = max(self.costs.get(candidate.name, 0.0), run.seconds)
         self.costs[candidate.name] = seconds
-        self.done.append(replace(candidate, score=run.history[run.chosen]["score"], seconds=seconds))
+        score = run.history[run.chosen]["score"]
+        self.done.append(replace(candidate, score=score, seconds=seconds, training=run.seconds))
 
     def _skip(self, candidate: Candidate, why: str, error: PluralisError | None = None) -> None:
         if error is not None:
@@ -133,10 +135,12 @@ class Trials:
         return self.limit - sum(self.costs.values()) if self.best(self.done) else math.inf
 
     def _need(self, candidate: Candidate) -> float:
-        """Seconds that it will take, by the mean pace of those before it; 0 where that is not known, or is little."""
-        if candidate.frozen:
-            return 0.0
-        paces = [c.seconds / c.judged.train.epochs for c in self.done if c.score is not None and not c.frozen]
+        """Seconds that it will take, by the mean pace of those before it; 0 where that is not known.
+
+        Features are there once a first head has been trained on them.
+        """
+        alike = [c for c in self.done if c.score is not None and c.frozen == candidate.frozen]
+        paces = [(c.training if c.frozen else c.seconds) / c.judged.train.epochs for c in alike]
         whole = sum(paces) / max(len(paces), 1) * candidate.judged.train.epochs
         return max(whole - self.costs.get(candidate.name, 0.0), 0.0)
 

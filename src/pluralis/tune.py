@@ -76,8 +76,8 @@ class Tuned:
 def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | None = None) -> Tuned:
     """Choose how to train by the score of held-out rows; `train(tuned.recipe, folder)` is the run itself.
 
-    Tried as runs in `folder`/tune: first the head alone on features of the frozen backbone, then the recipe as it is;
-    of both 0.3 and 3 times the learning rate, and half and twice the epochs at the best rate. A candidate is not
+    Tried as runs in `folder`/tune: the head alone on features of the frozen backbone; the recipe as it is; then of each
+    of the two 0.3 and 3 times the learning rate, and half and twice the epochs at the best rate. A candidate is not
     started where the pace of those before it says that it would not end within `minutes`, and stopped where its own
     says so; the first one with a result has all the time it needs. The same call goes on where an earlier one stopped.
 
@@ -95,6 +95,8 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
         write_file(home / "recipe.toml", recipe.to_toml().encode())
         trials = Trials(home, split, limit, hooks, closed=has_begun(folder))
         for start in (frozen, plain):
+            trials.attempt(start)
+        for start in (frozen, plain):
             _search(trials, start)
         best = trials.best(trials.done)
         if best is None:
@@ -111,12 +113,12 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
 
 
 def _search(trials: Trials, start: Candidate) -> None:
-    """A candidate, other learning rates of it, and other lengths at the best one."""
+    """Other learning rates of a candidate that was tried, and other lengths at the best one."""
+    if isinstance(trials.errors.get(start.name), RecipeError):
+        return  # not all can be frozen
     rates = [start, *(scaled(start, rate=factor) for factor in RATES)]
-    for candidate in rates:
+    for candidate in rates[1:]:
         trials.attempt(candidate)
-        if start.frozen and start.name in trials.errors:
-            return  # not all can be frozen
     base = trials.best(rates)
     if base is not None or start.name not in trials.errors:  # what diverged at every rate does so at any length
         for factor in LENGTHS:
@@ -131,6 +133,7 @@ def _in_words(recipe: Recipe) -> str:
     """
     plan = recipe.train
     what = "on a frozen backbone" if plan.freeze < 0 else "the whole network"
+    what += f" but the first {plan.freeze} stages" * (plan.freeze > 0)
     settings = f"{plan.optimizer}, lr {plan.lr:g}, head_lr {plan.head_lr:g}, epochs {plan.epochs}"
     return f"{recipe.method.name} with the head {recipe.model.head}, {what}: {settings}"
 

@@ -148,7 +148,7 @@ def draw_rates(z: Tensor, y: Tensor, draws: int, rng: np.random.Generator, every
         return np.concatenate([theta[..., :2], hidden[..., 1:] - hidden[..., :1]], -1)
 
     if fit.rates[1] > 0:
-        gain = _gain(math.exp(best[0]) * z + float(best[1]) + math.log(fit.rates[0] / fit.rates[1]), y)
+        gain = gain_of_known(math.exp(best[0]) * z + float(best[1]) + math.log(fit.rates[0] / fit.rates[1]), y)
     else:
         gain = _gain_of_written(fit, y)
     error = rate_error(fit.rates[0], z, y, every=True)
@@ -184,7 +184,7 @@ def _drawn(fit: RatesFit, z: Tensor, y: Tensor, draws: int, rng: np.random.Gener
     return best, bootstrap(best, slopes, prior, draws, rng)
 
 
-def _gain(logits: Tensor, labels: Tensor) -> float:
+def gain_of_known(logits: Tensor, labels: Tensor) -> float:
     """The share of the cross-entropy of known labels that the model saves, beside the frequencies of the classes.
 
     Of rows with unknown labels: those that are complete were not written at these rates.

@@ -73,7 +73,7 @@ class EmApl(Method):
         self.soft = flag(owner, "soft", soft)
         self.positive_theta = number(owner, "positive_theta", positive_theta, low=0.0, high=1.0)
         self.eps = _RELEASED_EPS if choice(owner, "variant", variant, ("paper", "released")) == "released" else 0.0
-        self.labels, self.kept_rows = setup.labels, setup.rows
+        self.labels = setup.labels
         self.net = setup.make_net()
         self.guesses = LabelState(setup.rows, setup.classes)
         self.positives = LabelState(setup.rows if positive_theta else 0, setup.classes)

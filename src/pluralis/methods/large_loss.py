@@ -45,7 +45,6 @@ class LargeLossCp(Method):
         self.delta = number("method ll-cp", "delta", delta, low=0.0, high=1.0)
         self.net = setup.make_net()
         self.corrected = LabelState(setup.rows, setup.classes)
-        self.kept_rows = setup.rows
 
     def forward(self, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         logits = self.net(batch.views[0])

@@ -129,8 +129,7 @@ class Relabel(Method):
         if setup.labels is not None:
             self.loss.start(setup.labels)
         self.batch_coupled = self.loss.batch_coupled  # some know all rows once they have started
-        self.kept_rows = setup.rows + setup.further_images
-        self.soft = LabelState(self.kept_rows, setup.classes)
+        self.soft = LabelState(setup.rows + setup.further_images, setup.classes)
         if not isinstance(self.loss, Selection):  # of present and of absent labels, -1 where one was picked
             self.register_buffer("rates", torch.full((2,), -1.0, dtype=torch.float64))
         self.first = Kept(self.net)

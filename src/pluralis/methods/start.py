@@ -13,12 +13,19 @@ from pluralis.labels import Labels
 from pluralis.method import Method
 from pluralis.models.network import Network
 
-START_BIASES = {  # what each says of every image at the start
-    "zero": "each label with p = 1/2",
-    "log-odds": "each label as often as it is written",
-    "equal": "each label with the same p",
-}
+START_BIASES = ("zero", "log-odds", "equal")
 _EQUAL = 10  # labels an image at an `equal` start: from p = 1/2 many hundreds of classes hardly find their level
+
+
+def bias_words(bias: str, rate: float = 1.0) -> str:
+    """A starting bias with what a head says of every image by it; `rate` is the method's `start_rate`.
+
+    >>> bias_words("log-odds", 0.5), bias_words("zero")
+    ('log-odds (each label as often as it is written, over a rate of 0.5)', 'zero (each label with p = 1/2)')
+    """
+    often = "each label as often as it is written" + (f", over a rate of {rate:g}" if rate < 1 else "")
+    says = {"zero": "each label with p = 1/2", "log-odds": often, "equal": "each label with the same p"}
+    return f"{bias} ({says[bias]})"
 
 
 def start_heads(method: Method, labels: Labels, bias: str = "method") -> None:
