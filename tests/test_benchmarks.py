@@ -14,7 +14,7 @@ from benchmarks.counting import count_runs, fit_scenes, measure, write_counts
 from benchmarks.label_loss import joined
 from benchmarks.papers_page import RESULTS
 from benchmarks.pick_model import likelihood
-from benchmarks.selection_rules import compare_stored
+from benchmarks.selection_rules import METHODS, RULES, changes, compare_stored
 from benchmarks.voc2012 import Bench, Row, leads, markdown
 from pluralis.config import Recipe
 from pluralis.demo import DemoSize, pretrain
@@ -141,6 +141,17 @@ def test_the_table_of_rules_is_that_of_the_stored_runs() -> None:
         parts += [every[rule]["regret"], every[rule]["regret within methods"]]
         cells = " | ".join(f"{statistics.mean(part):.2f}" for part in parts)
         assert f"| {name} | {cells} |" in page.replace("**", "")
+
+
+def test_the_table_of_rules_on_frozen_features_is_the_stored_one() -> None:
+    stored = json.loads((RESULTS.parent / "selection_rules.json").read_text())
+    (voc,) = (task for task in stored["tasks"] if task["task"] == "VOC 2012")
+    assert (voc["rules"].keys(), stored["methods"]) == (RULES.keys(), list(METHODS))
+    page = (RESULTS.parent / "README.md").read_text().replace("−", "-")
+    assert f"{len(METHODS)} methods × {len(list(changes()))} settings on frozen features" in page
+    for rule in voc["rules"].values():
+        cells = " | ".join(f"{statistics.mean(part):.2f}" for part in rule.values())
+        assert f"| {cells} |\n" in page
 
 
 @pytest.mark.parametrize("name", ["an", "relabel"])
