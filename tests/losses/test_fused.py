@@ -51,7 +51,8 @@ def batch(rows: int, classes: int, dtype: torch.dtype = torch.float32) -> tuple[
 def one(
     z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True, several: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    return fused.one_rows(z, y, selection_one._nodes(z, several), a, absent, several, slope)
+    nodes = selection_one.MOST_NODES if several else selection_one.FEW_NODES
+    return fused.one_rows(z, y, nodes, a, absent, several, slope)
 
 
 @needs_triton

@@ -90,7 +90,7 @@ def test_the_reference_has_the_closed_form_of_several_picks() -> None:
         assert reference(np.full(n, 45.0), 1.0, k).loss == pytest.approx(math.log(math.comb(n + k, k)), rel=1e-9)
 
 
-@pytest.mark.parametrize("written", [1, 2, 5, 50])
+@pytest.mark.parametrize("written", [1, 2, 5, 12, 50])
 @pytest.mark.parametrize("a", [1.0, 2.5, 30.0, 0.4, 0.1])
 @pytest.mark.parametrize("name", HARD)
 def test_digits(name: str, a: float, written: int) -> None:

@@ -16,6 +16,8 @@ from pluralis.losses.rowwise import RowKernel, Rows
 # every launch counts, and memory is plentiful.
 TOGETHER = 528_000
 BYTES_ON_DEVICE = 2**29
+FEW_NODES, SOME_NODES, MOST_NODES = 8, 10, 16  # for one written label a row, for a few of them, for whatever comes
+SOME_WRITTEN = 5
 
 
 def roles(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,16 +41,14 @@ def one_likelihood(a: float, absent: bool, several: bool | None = None) -> RowKe
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
         if fusible(z):
             wide = several is not False or a < 1
-            return *one_rows(z, y, _nodes(z, wide), a, absent, wide, slope), None
+            return *one_rows(z, y, MOST_NODES if wide else FEW_NODES, a, absent, wide, slope), None
         written = _written(y, several)
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
         wrong = torch.sub(minus, hidden).mul_(z)  # the logit of a known label being otherwise; −z of others
         loss = softplus(wrong).mul_(known).sum(1, keepdim=True)
         rest = wrong.sigmoid_()  # of unknown labels 1 − p, with all its digits
-        integral, weights, v = _integrate(
-            _chances(z, p, hidden, a, written), _nodes(z, a < 1 or written is not None), a, written
-        )
+        integral, weights, v = _integrate(_chances(z, p, hidden, a, written), _nodes(z, a, written), a, written)
         loss = loss.sub(integral.log_())[:, 0]
         if not slope:
             return loss, None, None
@@ -66,8 +66,9 @@ def one_posterior(a: float, absent: bool, several: bool | None = None) -> RowKer
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid()
         chances = _chances(z, p * hidden, hidden, a, written)
-        integral, weights, v = _integrate(chances, _nodes(z, a < 1 or written is not None), a, written)
-        mean = _mean(z.neg().sigmoid_(), weights.mul_(v), v).clamp_(max=1)  # rounding aside, t ≤ 1 − p (1−t): no r > p
+        integral, weights, v = _integrate(chances, _nodes(z, a, written), a, written)
+        # In float64, so that what is there for certain has r = 1. Rounding aside t ≤ 1 − p (1−t): no r > p.
+        mean = _mean(z.neg().double().sigmoid_(), weights.mul_(v), v).to(z.dtype).clamp_(max=1)
         unseen = 1 - known - hidden  # in rows at which nobody looked
         chance = mean.mul_(hidden).add_(unseen).mul_(p)
         return integral[:, 0], chance.sub_(minus.clamp_(max=0)), None
@@ -99,14 +100,20 @@ def _written(y: Tensor, several: bool | None) -> Tensor | None:
     return written
 
 
-def _nodes(z: Tensor, wide: bool) -> int:
+def _nodes(z: Tensor, a: float, written: Tensor | None) -> int:
     """Nodes for the errors that `selection` promises; `quadrature` says why so few are enough.
 
     The derivative needs the most of them. With 6 the loss keeps its six digits, but the derivative of a label that is
-    there for certain is wrong by up to 2e-5 beside a few others. Of several written labels, or for a < 1 (`wide`), more
-    of it lies away from 0, where it is less like e^{−κs}: twice as many.
+    there for certain is wrong by up to 2e-5 beside a few others. Of several written labels, or for a < 1, more of it
+    lies away from 0, where it is less like e^{−κs}: up to five labels take two more, others twice as many (a device is
+    not waited for to see it).
     """
-    return 16 if wide or z.dtype == torch.float64 else 8
+    if z.dtype == torch.float64 or a < 1:
+        return MOST_NODES
+    if written is None:
+        return FEW_NODES
+    few = z.is_cpu and not torch.compiler.is_compiling() and written.max().item() <= SOME_WRITTEN
+    return SOME_NODES if few else MOST_NODES
 
 
 def _integrate(p: Tensor, nodes: int, a: float, written: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
