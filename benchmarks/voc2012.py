@@ -90,7 +90,7 @@ class Row:
         loaded = Recipe.load(Path(self.recipe), [*self.settings, *extra], {"method.name": self.method})
         recipe = loaded.to_dict()
         recipe["data"] |= {"images": "", "labels": "", "protocol_seed": loaded.data.draw_seed}
-        recipe["model"]["weights"] = bool(recipe["model"]["weights"])
+        recipe["model"] |= {"weights": bool(recipe["model"]["weights"]), "dropout": recipe["model"]["dropout"] or 0.0}
         params, now = recipe["method"]["params"], inspect.signature(method_class(self.method)).parameters
         for name, first in FIRST_DEFAULTS.get(self.method, {}).items():
             if params.setdefault(name, now[name].default) == first:
@@ -100,7 +100,7 @@ class Row:
         plain = Recipe().to_dict()  # a setting that is new since, and at its default, makes no other recipe
         # The defaults when the first runs were made.
         plain["data"] |= {"size": 256, "protocol_seed": 1200}
-        plain["model"]["head"] = "linear"
+        plain["model"] |= {"head": "linear", "dropout": 0.0}
         plain["train"] |= {"epochs": 10, "freeze_bn": False}
         said = {p: {k: v for k, v in part.items() if v != plain[p][k] or k == "name"} for p, part in recipe.items()}
         own, deep = method_class(self.method).start_bias, method_class(self.method).deep_start_bias

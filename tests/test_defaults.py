@@ -9,8 +9,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from torch import nn
 
-from pluralis.config import Recipe
+from pluralis.build import make_network
+from pluralis.config import Recipe, changed_keys
 from pluralis.data.images import ImageFiles
 from pluralis.data.loader import TensorImages
 from pluralis.defaults import filled, settle
@@ -167,6 +169,23 @@ def test_two_students_learn_held_out_images_too_where_norms_stay(
     assert settle(recipe, PIXELS)[0] == recipe
 
 
+@pytest.mark.parametrize(
+    ("parts", "dropout"),
+    [
+        ([], 0.2), (["model.dropout=0"], 0.0), (["model.dropout=0.5"], 0.5), (["train.freeze_bn=false"], None),
+        (["model.weights="], None), (["train.freeze=-1"], None), (["method.name=gr"], None),
+    ],
+)  # fmt: skip
+def test_dropout_is_that_of_the_measurements_where_norms_stay(parts: list[str], dropout: float | None) -> None:
+    recipe, said = settle(Recipe().with_settings(parts), PIXELS)
+    assert recipe.model.dropout == dropout
+    assert any(line.startswith("dropout 0.2") for line in said) == (not parts)
+    assert settle(recipe, PIXELS)[0] == recipe
+    layers = make_network(replace(recipe.model, weights=""), 3).head.modules()
+    assert [layer.p for layer in layers if isinstance(layer, nn.modules.dropout._DropoutNd)] == [dropout or 0.0]
+    assert not changed_keys(recipe, replace(recipe, model=replace(recipe.model, dropout=dropout or 0.0)))
+
+
 def test_other_methods_leave_held_out_images_alone() -> None:
     for name in ("an", "selection", "em-apl"):
         assert settle(Recipe().with_settings([f"method.name={name}"]), PIXELS)[0].select.images is None
@@ -251,7 +270,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
     assert recipe.method.params == {
         "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
-        "refresh": 0.0, "pair": False, "student_start": "soft", "students": 2,
+        "refresh": 0.0, "pair": False, "student_start": "soft", "students": 2, "level": "views",
         "loss_params": {"mechanism": "one", "a": 1.0, "unlabelled": "skip"},
     }  # fmt: skip
     assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}

@@ -187,7 +187,7 @@ OFF: dict[str, Any] = {  # what no paper speaks of
     "data.unlabelled": "error",
     "data.store_size": 0,
     "model.sha256": "",
-    "model.dropout": 0,
+    "model.dropout": None,
     "model.drop_path": 0,
     "train.momentum": 0.9,  # of an optimizer that none uses
     "train.clip": 0,

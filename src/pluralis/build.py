@@ -20,7 +20,7 @@ def make_network(part: ModelPart, classes: int, weights: str | None = None) -> N
         part.head,
         weights,
         sha256=part.sha256 or None if weights else None,
-        dropout=part.dropout,
+        dropout=part.dropout or 0.0,
         drop_path=part.drop_path,
         head_params=part.head_params,
     )

@@ -61,7 +61,7 @@ class ModelPart:
     head_params: dict[str, Any] = field(default_factory=dict)
     weights: str = "imagenet"  # imagenet | a file | "" for random weights
     sha256: str = ""
-    dropout: float = 0.0
+    dropout: float | None = None  # of features, before the head; None = what `settle` says, or none
     drop_path: float = 0.0
 
 
@@ -135,7 +135,7 @@ class Recipe:
             ("data.store_size", self.data.store_size or 256, 16, 4096),
             ("data.protocol_seed", self.data.draw_seed, 0, 2**32 - 1),
             ("select.seed", self.select.seed, 0, 2**32 - 1),
-            ("model.dropout", self.model.dropout, 0, 0.99),
+            ("model.dropout", self.model.dropout or 0, 0, 0.99),
             ("model.drop_path", self.model.drop_path, 0, 0.99),
             ("run.workers", self.run.workers, 0, 256),
             ("run.watch_train", self.run.watch_train, 0, 2**31),
@@ -237,6 +237,8 @@ def changed_keys(old: Recipe, new: Recipe) -> list[str]:
                 value, other = ({k: v for k, v in t.items() if k not in ("images", "labels")} for t in (value, other))
             if section == "select" and key == "images":
                 value, other = bool(value), bool(other)
+            if section == "model" and key == "dropout":
+                value, other = value or 0.0, other or 0.0
             if not free:
                 changes += _differences(f"{section}.{key}", value, other)
     return changes

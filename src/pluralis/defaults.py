@@ -27,6 +27,7 @@ DECODER_LR = 3e-5  # with heads at ten times that
 BY_HEART = ("relabel", "selection")
 FEWEST_BY_HEART = 60
 STUDENTS = 2
+DROPOUT = 0.2
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
 
 
@@ -48,6 +49,7 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     views   of `relabel`: `fast` on features, which have no others
     start   of the second network of `relabel`: `soft` where norms keep their statistics
     students of `relabel`: two, whose weights are averaged, where norms keep their statistics
+    dropout 0.2 for `relabel` where norms keep their statistics, none otherwise
     images  of held-out rows teach these students too, without their labels (`select.images`), if they are held out for
             the rule `observed`: those for `clean` or `last` may be somebody's validation set
 
@@ -107,6 +109,9 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
             said.append(
                 f"students {STUDENTS}: each learns the soft labels by itself; the mean of their weights is kept"
             )
+        if kept and recipe.model.dropout is None:
+            recipe = replace(recipe, model=replace(recipe.model, dropout=DROPOUT))
+            said.append(f"dropout {DROPOUT}: of the features before the head, as in all that this was measured with")
         if kept and recipe.select.images is None and recipe.select.rule == "observed":
             recipe = replace(recipe, select=replace(recipe.select, images=True))
             said.append("images true: those of held-out rows are learned from as well, without their labels")

@@ -13,8 +13,11 @@ from pluralis.counting import LITTLE
 from pluralis.written_rates import gain_of_known
 
 
-def hardly_tells(logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> bool:
+def hardly_tells(logits: Tensor, labels: Tensor, often: Tensor, how: Mapping[str, Any]) -> bool:
     """Whether logits [N, C] of held-out rows are hardly better than the frequencies of the classes.
+
+    `often` [C] are the log-odds of these in the rows that were trained on: those of the held-out rows themselves are
+    C numbers that nobody could know beforehand, a better guess of few rows than many a good model.
 
     By the likelihood of what was written, as the method has it (`how`, of `calibration.rate_given`). Where enough
     labels are verified to be absent by the cross-entropy of the known ones: which labels somebody looked at is chance
@@ -22,7 +25,8 @@ def hardly_tells(logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> bool
 
     >>> import torch
     >>> labels = torch.eye(4).int().repeat(3, 1)
-    >>> hardly_tells(torch.zeros(12, 4), labels, {}), hardly_tells(4 * labels, labels, {})
+    >>> alike = torch.zeros(4)
+    >>> hardly_tells(torch.zeros(12, 4), labels, alike, {}), hardly_tells(4 * labels, labels, alike, {})
     (True, False)
     """
     looked = (labels != 0).any(1) | (how.get("unlabelled") == "absent")
@@ -35,7 +39,6 @@ def hardly_tells(logits: Tensor, labels: Tensor, how: Mapping[str, Any]) -> bool
         return (
             gain_of_known(scale.log_odds(logits.double()) + math.log(scale.rates[0] / scale.rates[1]), labels) < LITTLE
         )
-    often = (((labels > 0).double().sum(0) + 0.5) / (len(labels) + 1)).logit().expand(len(labels), -1)
     by = likelihood_words(labels, how)
-    model, without = (calibrate(z, labels, how, by)[1] for z in (logits, often))
+    model, without = (calibrate(z, labels, how, by)[1] for z in (logits, often.expand(len(labels), -1)))
     return model > (1 - LITTLE) * without

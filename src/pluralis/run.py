@@ -25,7 +25,9 @@ from pluralis.engine import Look, Report, fit
 from pluralis.errors import RecipeError
 from pluralis.evaluate import Clean, Last, Observed, Rule, evaluate, measure, predict
 from pluralis.guesses import Table, write_guesses, write_soft_labels
+from pluralis.labels import Labels
 from pluralis.method import Method
+from pluralis.methods.start import start_values
 from pluralis.metrics import average_precision
 from pluralis.run_folder import check_data, check_folder, check_recipe, only_one
 from pluralis.runtime import Runtime, choose_device
@@ -149,7 +151,7 @@ def train(recipe: Recipe, folder: Path, hooks: Hooks | None = None, views: Seque
             with runtime.autocast():
                 calibrations = _calibrations(method, sample, views, calibration.by, hooks.say)
         with runtime.autocast():
-            weak = isinstance(rule, Observed) and held is not None and _hardly_tells(method, held)
+            weak = isinstance(rule, Observed) and held is not None and _hardly_tells(method, held, split.train.labels)
             figures, per_class = _test_figures(method, test, calibration) if test else ({}, {})
         meta = {
             "start_bias": method.start_bias,
@@ -223,10 +225,11 @@ def _calibrations(
     return found
 
 
-def _hardly_tells(method: Method, held: Loader) -> bool:
+def _hardly_tells(method: Method, held: Loader, trained: Labels) -> bool:
     rows = np.unique(np.linspace(0, len(held) - 1, min(len(held), _JUDGED)).astype(int))
     labels = torch.from_numpy(held.labels.dense(rows))
-    return hardly_tells(predict(method, held, rows=torch.from_numpy(rows)), labels, rate_given(method))
+    logits, often = predict(method, held, rows=torch.from_numpy(rows)), start_values(trained, "log-odds")
+    return hardly_tells(logits, labels, often, rate_given(method))
 
 
 def _rule(recipe: Recipe, held: Loader | None, method: Method) -> Rule:

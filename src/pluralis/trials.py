@@ -31,7 +31,7 @@ class Candidate:
     name: str
     final: Recipe  # the run, if it is chosen
     judged: Recipe  # the run that is scored
-    score: float | None = None  # of the epoch that its rule chose, on the held-out rows; higher is better
+    score: float | None = None  # of the epoch that counts, on the held-out rows; higher is better
     seconds: float = 0.0  # over all restarts, with decoding
     training: float = 0.0  # of these without decoding
     note: str = ""  # why there is no score
@@ -40,6 +40,13 @@ class Candidate:
     def frozen(self) -> bool:
         """Whether it is the head alone, tried beside the recipe: not all can be."""
         return self.name.startswith(FROZEN)
+
+    def counts(self, run: TrainedRun) -> int:
+        """Which epoch of the scored run: the one that its rule chose, as the run itself will choose it.
+
+        Of the first stage of another method it is the last, by which that will label the training images.
+        """
+        return run.chosen if self.judged.method.name == self.final.method.name else -1
 
 
 @dataclass
@@ -117,7 +124,7 @@ class Trials:
         # A process that was killed could not write what it had spent.
         seconds = max(self.costs.get(candidate.name, 0.0), run.seconds)
         self.costs[candidate.name] = seconds
-        score = run.history[run.chosen]["score"]
+        score = run.history[candidate.counts(run)]["score"]
         self.done.append(replace(candidate, score=score, seconds=seconds, training=run.seconds))
 
     def _skip(self, candidate: Candidate, why: str, error: PluralisError | None = None) -> None:

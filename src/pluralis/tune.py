@@ -82,8 +82,9 @@ def tune(recipe: Recipe, folder: Path, minutes: float = 60.0, hooks: Hooks | Non
     says so; the first one with a result has all the time it needs. The same call goes on where an earlier one stopped.
 
     Where the method is left open, candidates train `selection`, the first stage of `relabel`, with the head of the
-    latter. Nothing that is tried learns from the images of held-out rows, which may teach the run itself
-    (`select.images`). Everything else is trained as it will be at the end.
+    latter, and of the whole network the last epoch counts, by which `relabel` labels the training images. Nothing that
+    is tried learns from the images of held-out rows, which may teach the run itself (`select.images`). Everything else
+    is trained as it will be at the end.
     """
     hooks, home = hooks or Hooks(), folder / TUNE
     limit = 60 * number("tune", "minutes", minutes, low=0)

@@ -207,6 +207,8 @@ class Plan:
         if recipe.select.images is None and recipe.method.name in (AUTO, "relabel"):
             # Left open, the rule would decide whether held-out images teach: no two of a table would be alike.
             recipe = replace(recipe, select=replace(recipe.select, images=False))
+        if recipe.model.dropout is None:  # nor is it to differ by the method where nobody said so
+            recipe = replace(recipe, model=replace(recipe.model, dropout=0.0))
         return recipe
 
     def _refuse_seeds(self, keys: list[str]) -> None:
