@@ -48,24 +48,17 @@ def batch(rows: int, classes: int, dtype: torch.dtype = torch.float32) -> tuple[
     return z.to(dtype).to(DEVICE), y.to(DEVICE)
 
 
-def one(
-    z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True, several: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    nodes = selection_one.MOST_NODES if several else selection_one.FEW_NODES
-    return fused.one_rows(z, y, nodes, a, absent, several, slope)
+def one(z: Tensor, y: Tensor, a: float, absent: bool, slope: bool = True) -> tuple[Tensor, Tensor | None]:
+    return fused.one_rows(z, y, selection_one.MOST_NODES, a, absent, slope)
 
 
 @needs_triton
-@pytest.mark.parametrize(("a", "absent", "several"), [
-    (1.0, False, False), (3.0, True, False), (1.0, False, True), (3.0, True, True), (0.4, True, True),
-])  # fmt: skip
+@pytest.mark.parametrize(("a", "absent"), [(1.0, False), (3.0, True), (0.4, True)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_selection_has_the_value_and_gradient_of_float64(
-    shape: tuple[int, int], a: float, absent: bool, several: bool
-) -> None:
+def test_selection_has_the_value_and_gradient_of_float64(shape: tuple[int, int], a: float, absent: bool) -> None:
     z, y = batch(*shape)
-    exact, exact_slope, _ = selection_one.one_likelihood(a, absent, several)(z.double(), y, True)
-    loss, slope = one(z, y, a, absent, several=several)
+    exact, exact_slope, _ = selection_one.one_likelihood(a, absent)(z.double(), y, True)
+    loss, slope = one(z, y, a, absent)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-12)
     torch.testing.assert_close(slope.double(), exact_slope, rtol=1e-6, atol=1e-30)
@@ -78,8 +71,8 @@ def test_selection_of_any_number_of_written_labels() -> None:
     z = torch.randn(61, 60, generator=g) * 3 + torch.linspace(-4, 8, 61)[:, None]
     y = (torch.arange(60) < torch.arange(61)[:, None]).to(torch.int8)
     z, y = z.to(DEVICE), y.to(DEVICE)
-    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False, several=True)(z.double(), y, True)
-    loss, slope = one(z, y, 1.0, False, several=True)
+    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False)(z.double(), y, True)
+    loss, slope = one(z, y, 1.0, False)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-11)
     torch.testing.assert_close(slope.double(), exact_slope, rtol=1e-6, atol=1e-30)
@@ -94,7 +87,7 @@ def test_the_derivative_of_nearly_certain_labels_keeps_its_digits() -> None:
         z[row, : row + 2] = 30.0
     y = torch.zeros(z.shape, dtype=torch.int8, device=DEVICE)
     y[:, 0] = 1
-    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False, several=False)(z.double(), y, True)
+    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False)(z.double(), y, True)
     loss, slope = one(z, y, 1.0, False)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=1e-12)
@@ -130,7 +123,7 @@ def test_selection_of_certain_labels_and_their_extremes() -> None:
     z = torch.tensor([[1e4, -1e4, 0.0, 1e4, -1e4, 1e4, -1e4]], device=DEVICE)
     y = torch.tensor([[1, 1, 0, 0, 0, -1, -1]], device=DEVICE)
     loss, slope = one(z, y, 1.0, False)
-    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False, several=False)(z.double(), y, True)
+    exact, exact_slope, _ = selection_one.one_likelihood(1.0, False)(z.double(), y, True)
     assert slope is not None
     torch.testing.assert_close(loss, exact, rtol=1e-6, atol=0)
     torch.testing.assert_close(slope.double(), exact_slope, rtol=3e-6, atol=1e-7)

@@ -19,13 +19,8 @@ def fusible(x: Tensor) -> bool:
     return x.device.index == torch.cuda.current_device() and has_triton()
 
 
-def one_rows(
-    z: Tensor, y: Tensor, nodes: int, a: float, absent: bool, several: bool, slope: bool
-) -> tuple[Tensor, Tensor | None]:
-    """`selection_one.one_likelihood`: [b] in float64 the loss of each row of z, y [b, C], and its derivative [b, C].
-
-    Without `several` all but the first written label of a row are taken for certain; p is then in float32, for a ≥ 1.
-    """
+def one_rows(z: Tensor, y: Tensor, nodes: int, a: float, absent: bool, slope: bool) -> tuple[Tensor, Tensor | None]:
+    """`selection_one.one_likelihood`: [b] in float64 the loss of each row of z, y [b, C], and its derivative [b, C]."""
     from pluralis.losses import fused_kernels as kernels
 
     z, y = z.contiguous(), _numbers(y).contiguous()
@@ -33,8 +28,8 @@ def one_rows(
     derivative = torch.empty_like(z) if slope else None
     if len(z):
         kernels.one_rows[(len(z),)](
-            z, y, rule_table(nodes, a, z.device, several)[1], loss, derivative, z.shape[1], GRID, MOST_WRITTEN,
-            SEVERAL=several, ABSENT=absent, SLOPE=slope, NODES=nodes, ROOM=_power_of_two(nodes), **_block(z.shape[1]),
+            z, y, rule_table(nodes, a, z.device, several=True)[1], loss, derivative, z.shape[1], GRID, MOST_WRITTEN,
+            ABSENT=absent, SLOPE=slope, NODES=nodes, ROOM=_power_of_two(nodes), **_block(z.shape[1]),
         )  # fmt: skip
     return loss, derivative
 

@@ -37,14 +37,13 @@ def _times(a, b):
 @triton.jit
 def one_rows(
     z, y, rules, loss, slope, C, GRID: tl.constexpr, MOST: tl.constexpr,
-    SEVERAL: tl.constexpr, ABSENT: tl.constexpr, SLOPE: tl.constexpr, NODES: tl.constexpr, ROOM: tl.constexpr,
-    BLOCK: tl.constexpr,
+    ABSENT: tl.constexpr, SLOPE: tl.constexpr, NODES: tl.constexpr, ROOM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A row of z, y [N, C]: its loss in float64 and the derivative; a rule [3, NODES] is −s, w and (1−s)/s.
 
-    Walks, of which all but the first find the row in the cache: the sum of p, which chooses the rule, and with SEVERAL,
-    where up to MOST written labels have `rules` of their own, the slope of the product where its weight lies; the
-    products; the mean of 1/(v + 1 − p). ROOM ≥ NODES is a power of two.
+    Walks, of which all but the first find the row in the cache: the sum of p, and the slope of the product where its
+    weight lies, which chooses the rule, up to MOST written labels having `rules` of their own; the products; the mean
+    of 1/(v + 1 − p). ROOM ≥ NODES is a power of two.
     """
     row = tl.program_id(0).to(tl.int64)
     z += row * C
@@ -59,17 +58,15 @@ def one_rows(
         written += (label > 0).to(tl.int32)
     seen = tl.sum(written, 0)
     kappa = tl.sum(total, 0)
-    count = 1
-    if SEVERAL:
-        count = tl.where(seen > 1, tl.where(seen < MOST, seen, MOST), 1)
-        away = kappa / (kappa + count)  # 1 − s there
-        total = tl.zeros([BLOCK], tl.float32)
-        for start in range(0, C, BLOCK):
-            c = start + tl.arange(0, BLOCK)
-            label = tl.load(y + c, mask=c < C, other=0)
-            p, rest, _ = _sides(tl.load(z + c, mask=c < C, other=0.0))
-            total += tl.where((label == 0) & (c < C), p / (rest + p * away), 0.0)
-        kappa = tl.sum(total, 0)
+    count = tl.where(seen > 1, tl.where(seen < MOST, seen, MOST), 1)
+    away = kappa / (kappa + count)  # 1 − s there
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, C, BLOCK):
+        c = start + tl.arange(0, BLOCK)
+        label = tl.load(y + c, mask=c < C, other=0)
+        p, rest, _ = _sides(tl.load(z + c, mask=c < C, other=0.0))
+        total += tl.where((label == 0) & (c < C), p / (rest + p * away), 0.0)
+    kappa = tl.sum(total, 0)
 
     nearest = tl.floor(10.0 * tl.log(1.0 + kappa) + 0.5)  # as `gauss_rules`
     step = tl.where(nearest < GRID - 1, nearest, GRID - 1).to(tl.int32)
@@ -88,12 +85,8 @@ def one_rows(
         value = tl.load(z + c, mask=c < C, other=0.0)
         _, _, cost = _sides(tl.where(minus > 0.0, value, -value))
         known_loss += cost * known
-        if SEVERAL:  # much of the weight may lie near s = 1, where 1 − ps needs the digits of 1 − p
-            e = tl.exp(-tl.abs(value.to(tl.float64)))
-            chance = tl.where(value < 0.0, e, 1.0) / (1.0 + e) * hidden
-        else:
-            p, _, _ = _sides(value)
-            chance = (p * hidden).to(tl.float64)
+        e = tl.exp(-tl.abs(value.to(tl.float64)))  # in float64: near s = 1, where weight may lie, 1 − ps needs 1 − p
+        chance = tl.where(value < 0.0, e, 1.0) / (1.0 + e) * hidden
         product *= 1.0 + minus_s[:, None] * chance[None, :]
     weights = tl.reduce(product, 1, _times) * w
     integral = tl.sum(weights, 0)

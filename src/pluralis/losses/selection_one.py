@@ -35,13 +35,12 @@ def roles(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def one_likelihood(a: float, absent: bool, several: bool | None = None) -> RowKernel:
     """−log of the chance of the written labels, and as its derivative p − r, p − 1 or p.
 
-    `several`: whether a row may have more than one written label; None to look, unless one kernel serves all rows.
+    `several`: whether a row may have more than one written label; None to look. One fused kernel serves all rows.
     """
 
     def kernel(z: Tensor, y: Tensor, slope: bool) -> Rows:
         if fusible(z):
-            wide = several is not False or a < 1
-            return *one_rows(z, y, MOST_NODES if wide else FEW_NODES, a, absent, wide, slope), None
+            return *one_rows(z, y, MOST_NODES, a, absent, slope), None
         written = _written(y, several)
         minus, known, hidden = _parts(z, y, absent)
         p = z.sigmoid().mul_(hidden)
