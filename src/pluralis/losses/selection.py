@@ -60,8 +60,8 @@ def selection(
     somebody looked and wrote nothing; then nothing is present ("one"), or nothing was kept ("rate": the formula as it
     is; right where rows come out empty by chance). Its verified absent labels count either way.
 
-    several: whether some rows have more than one written label, if that is known: less is done where none has, and what
-    has no kernel of its own (float64, or no Triton) need not wait for a GPU to see it.
+    several: whether some rows have more than one written label, if that is known. It matters on a GPU to what has no
+    kernel of its own (float64, or no Triton): less is done where none has, and nothing waits to see it.
 
     The mean runs over N·C, "none" gives one loss a row, [N].
 
