@@ -270,7 +270,7 @@ def test_what_is_chosen_is_stored_with_all_of_its_parameters() -> None:
     recipe, said = settle(Recipe().with_settings(["method.params.rounds=2", "method.params.crop_weight=0"]), PIXELS)
     assert recipe.method.params == {
         "loss": "selection", "views": "thorough", "crop_weight": 0, "rounds": 2, "folds": 0, "student": "plain",
-        "refresh": 0.0, "pair": False, "student_start": "soft", "students": 2, "level": "views",
+        "refresh": 0.0, "pair": False, "student_start": "soft", "students": 2,
         "loss_params": {"mechanism": "one", "a": 1.0, "unlabelled": "skip"},
     }  # fmt: skip
     assert recipe.model.head_params == {"r": 0.5, "drop": "channel"}

@@ -14,8 +14,6 @@ from pluralis.method import Predict
 from pluralis.params import number
 
 _CROPS = 3  # along each side
-_HALVINGS = 40  # of an interval of some tens
-_ROWS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
@@ -115,31 +113,6 @@ def view_logits(predict: Predict, pixels: Tensor, size: int, views: str | Views 
     crops = _stack([resize(crop, size) for crop in half_crops(pixels)])
     best = predict(crops).float().unflatten(0, (_CROPS**2, batch)).amax(0)
     return torch.lerp(logits, best, views.crop_weight)
-
-
-def on_the_level_of(seen: Tensor, logits: Tensor) -> Tensor:
-    """`logits` [N, C], each class shifted so that as many labels of it are expected as by the logits `seen`.
-
-    Σ_n σ(z_nc + b_c) = Σ_n σ(seen_nc): what many views have to say of one image against another stays, and how many
-    there are in all is as one view has it. A maximum over crops is higher than the crops that it is of.
-
-    >>> on_the_level_of(torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
-    tensor([[-1.],
-            [ 1.]])
-    """
-    apart = seen.double() - logits.double()
-    low, high = apart.amin(0), apart.amax(0)
-    aim = _expected(seen, torch.zeros_like(low))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        enough = _expected(logits, middle) >= aim
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    return (logits + (low + high) / 2).to(logits.dtype)
-
-
-def _expected(logits: Tensor, shift: Tensor) -> Tensor:
-    """[C] in float64, of a part of the rows at a time."""
-    return torch.stack([(part + shift).sigmoid_().sum(0) for part in logits.split(_ROWS_AT_ONCE)]).sum(0)
 
 
 def half_crops(pixels: Tensor) -> Iterator[Tensor]:

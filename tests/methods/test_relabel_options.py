@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
 
 from pluralis.checkpoint import Store, state_hash
 from pluralis.data.loader import Loader
@@ -20,14 +19,12 @@ from pluralis.errors import Interrupted, RecipeError
 from pluralis.evaluate import predict
 from pluralis.features import frozen_network
 from pluralis.labels import Labels
-from pluralis.losses import selection_posterior
 from pluralis.method import Batch, Clock, Setup
 from pluralis.methods import create_method, start_heads
 from pluralis.methods.relabel import Relabel
 from pluralis.methods.start import start_values
 from pluralis.models import create_model
 from pluralis.stage import Stage
-from pluralis.views import Views
 from tests.methods.one_and_two import check_one_and_two
 from tests.toys import plan, scenes, stopped_at
 
@@ -82,29 +79,6 @@ def labelled(seed: int = 0, **params: Any) -> tuple[Relabel, np.ndarray]:
     method.start_stage(Clock(), lambda **asked: torch.zeros(0))
     method.start_stage(Clock(stage=1), lambda views: torch.randn(6, 4))
     return method, method.soft.value.double().numpy()
-
-
-@pytest.mark.parametrize("folds", [0, 2])
-def test_the_level_of_one_view(folds: int) -> None:
-    """Many views order the images of a class, one view says how many there are."""
-    method = relabel(views="thorough", level="one", folds=folds)
-    method.start_stage(Clock(), lambda **asked: torch.zeros(0))
-    one, many = torch.randn(6, 4), 3 * torch.randn(6, 4) + 1
-    every = torch.arange(6)
-
-    def predict_train(views: Views, rows: torch.Tensor = every) -> torch.Tensor:
-        return (many if views.passes > 1 else one)[rows]
-
-    method.start_stage(Clock(stage=1), predict_train)
-    rows = (method.fold == 0).nonzero().flatten() if folds else every
-    shifted = many[rows].double().clone()
-    for c in range(4):
-        aim = one[rows, c].double().sigmoid().sum().item()
-        shifted[:, c] += brentq(lambda b, z=shifted[:, c], aim=aim: (z + b).sigmoid().sum().item() - aim, -30, 30)
-    value, guessed = method.soft(rows)
-    assert torch.equal(guessed, torch.from_numpy(GIVEN[rows] == 0))
-    expected = selection_posterior(shifted, torch.from_numpy(GIVEN[rows])).float()
-    torch.testing.assert_close(value[guessed], expected[guessed], rtol=1e-3, atol=1e-6)
 
 
 def test_each_teacher_leaves_its_fold_out_of_the_loss() -> None:

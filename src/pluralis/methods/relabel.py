@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,12 +20,11 @@ from pluralis.methods.start import log_odds, start_values
 from pluralis.params import choice, flag, number, whole
 from pluralis.stage import Stage
 from pluralis.state import Kept, LabelState
-from pluralis.views import VIEWS, Views, on_the_level_of
+from pluralis.views import VIEWS, Views
 from pluralis.written_rates import chances_by_rates
 
 _NAME = "method relabel"
 _STARTS = ("head", "soft")
-_LEVELS = ("views", "one")
 _ROWS_AT_ONCE = 2**16  # of soft labels that are added up: what float64 takes is more than they do
 _STUDENTS = ("plain", "strong", "strong-crop")  # the plan's own view, or one of the augmentations
 
@@ -72,8 +70,6 @@ class Relabel(Method):
              r ← (1−m)·r + m·r′ for the rows of the batch, r′ being the posterior by the student's own logits.
     student_start  "soft": students start from the log-odds of what they are to learn, the mean of t, whatever the head
              and a stated bias are. `train` chooses it where norms keep their statistics (`defaults.settle`).
-    level    "one": what many views say of a class is shifted until as many labels of it are expected of the training
-             images as by one view, by which the network learned to count (`views.on_the_level_of`).
     pair     two students f and g, which start from different heads. f learns from (t + r′_g)/2, where r′_g is the
              posterior by g's logits without gradient, and g from (t + r′_f)/2. They predict by the mean of their
              logits, and `refresh` takes the mean of r′_f and r′_g.
@@ -110,7 +106,6 @@ class Relabel(Method):
         pair: bool = False,
         student_start: str = "head",
         students: int = 1,
-        level: str = "views",
     ) -> None:
         super().__init__()
         teaching = _loss(choice(_NAME, "loss", loss, LOSSES), {} if loss_params is None else loss_params)
@@ -125,7 +120,6 @@ class Relabel(Method):
         self.teachers = max(self.folds, 1)
         self.student = choice(_NAME, "student", student, _STUDENTS)
         self.student_start = choice(_NAME, "student_start", student_start, _STARTS)
-        self.level = choice(_NAME, "level", level, _LEVELS)
         self.refresh = number(_NAME, "refresh", refresh, low=0.0, high=1.0)
         self.labels = setup.labels
         self.written, self.further_images = setup.rows, setup.further_images
@@ -205,13 +199,11 @@ class Relabel(Method):
     def _relabel(self, stage: int, predict_train: PredictTrain) -> None:
         """By the network of the stage before: all rows, or those of the fold that it did not learn."""
         assert self.labels is not None
-        rows, asked = torch.arange(len(self.soft.value)), predict_train
         if self.folds and stage <= self.folds:
             rows = (self.fold == stage - 1).nonzero().flatten().cpu()
-            asked = partial(predict_train, rows=rows)
-        logits = asked(views=self.looks)
-        if self.level == "one" and self.looks.passes > 1:
-            logits = on_the_level_of(asked(views=VIEWS["fast"]), logits)
+            logits = predict_train(views=self.looks, rows=rows)
+        else:
+            rows, logits = torch.arange(len(self.soft.value)), predict_train(views=self.looks)
         given = torch.zeros(logits.shape, dtype=torch.int8)
         written = rows < self.written
         given[written] = torch.from_numpy(self.labels.dense(rows[written].numpy()))
