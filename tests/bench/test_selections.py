@@ -155,6 +155,7 @@ def test_held_out_images_teach_only_where_a_spec_says_so(tmp_path: Path) -> None
         text = f"selections = {rules}\n" + rows.replace("[[rows]]", f"{stated}[[rows]]", 1)
         plan = make_plan(write_spec(tmp_path, text), tmp_path / "out")
         assert {run.recipe.select.images for run in plan.runs(lambda run: None)} == {bool(stated)}
+        assert {run.recipe.model.dropout for run in plan.runs(lambda run: None)} == {0.0}  # nor does that differ
 
 
 @pytest.mark.parametrize(
