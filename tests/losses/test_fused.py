@@ -80,6 +80,17 @@ def test_selection_of_any_number_of_written_labels() -> None:
 
 
 @needs_triton
+def test_a_row_with_more_labels_than_were_announced_is_none_of_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where `start` has seen single labels alone: a CPU, which looks, must not have another loss than a GPU."""
+    monkeypatch.setattr(selection_one, "fusible", lambda z: z.dtype == torch.float32)
+    z, y = batch(16, 20)
+    found = selection(z, y, several=False, reduction="none")
+    exact = selection(z.double(), y, several=True, reduction="none")
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-12)
+    assert not torch.allclose(exact, selection(z.double(), y, several=False, reduction="none"), rtol=1e-3)
+
+
+@needs_triton
 def test_the_derivative_of_nearly_certain_labels_keeps_its_digits() -> None:
     """Few of them among many, where a rule with fewer nodes gives five digits."""
     z = torch.full((39, 10_000), -30.0, device=DEVICE)

@@ -276,6 +276,11 @@ def test_no_classes_no_loss():
     assert selection(torch.zeros(3, 0), torch.zeros(3, 0)) == 0
 
 
+@pytest.mark.parametrize("several", [None, False, True])
+def test_no_rows_no_loss(several):
+    assert selection(torch.zeros(0, 3), torch.zeros(0, 3), several=several) == 0
+
+
 def test_bad_inputs_are_named():
     with pytest.raises(LabelError, match="shape"):
         selection_nll(torch.zeros(2, 3), torch.zeros(3, 2))

@@ -111,8 +111,8 @@ def _nodes(z: Tensor, a: float, written: Tensor | None) -> int:
         return MOST_NODES
     if written is None:
         return FEW_NODES
-    few = z.is_cpu and not torch.compiler.is_compiling() and written.max().item() <= SOME_WRITTEN
-    return SOME_NODES if few else MOST_NODES
+    look = z.is_cpu and len(written) > 0 and not torch.compiler.is_compiling()
+    return SOME_NODES if look and written.max().item() <= SOME_WRITTEN else MOST_NODES
 
 
 def _integrate(p: Tensor, nodes: int, a: float, written: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
