@@ -298,6 +298,7 @@ CSRA, STRONG = "model.head=csra", "method.params.student=strong"
 SOFT = "method.params.student_start=soft"
 CHOSEN = (SOFT, "method.params.students=2", "select.images=true")  # by `train`, where norms keep their statistics
 THREE = (SOFT, "method.params.students=3", "select.images=true")
+AGAIN = "method.params.rounds=2"
 IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "csra": (CSRA,),
     "pair": ("method.params.pair=true",),
@@ -314,9 +315,12 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
     "held-out images": (SOFT, "select.images=true"),
     "2 students, held-out images": CHOSEN,
     "2 students, held-out images, csra": (*CHOSEN, CSRA),
-    "2 students, held-out images, 2 rounds": (*CHOSEN, "method.params.rounds=2"),
+    "2 students, held-out images, 2 rounds": (*CHOSEN, AGAIN),
     "3 students, held-out images": THREE,
-    "3 students, held-out images, 2 rounds": (*THREE, "method.params.rounds=2"),
+    "3 students, held-out images, 2 rounds": (*THREE, AGAIN),
+    "2 students, held-out images, 3 rounds": (*CHOSEN, "method.params.rounds=3"),
+    "2 students, held-out images, 2 rounds, 320 px": (*CHOSEN, AGAIN, "data.size=320"),
+    "2 students, held-out images, 2 rounds, second draw": (*CHOSEN, AGAIN, "data.protocol_seed=1201"),
 }
 
 
@@ -340,7 +344,7 @@ def kept_rows(rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:
     for row in rows():
         row = dataclasses.replace(row, group=f"kept-{row.group}", settings=(*row.settings, "train.freeze_bn=true"))
         name, comma, rest = row.name.partition(",")
-        choosable = LSE[0] in row.settings and row.group not in ("kept-ideas", "kept-start")
+        choosable = row.group in ("kept-default", "kept-draw", "kept-large", "kept-mean", "kept-shares", "kept-picks")
         if choosable and name in ("relabel", "all labels"):
             as_chosen = f"{name} as chosen{comma}{rest}"
             yield dataclasses.replace(row, name=as_chosen, method="relabel", settings=(*row.settings, *CHOSEN))
