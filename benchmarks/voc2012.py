@@ -326,7 +326,7 @@ IDEAS = {  # what is tried of relabel -> settings over those of LSE
 
 def idea_rows() -> Iterator[Row]:
     for idea, settings in IDEAS.items():
-        seeds = 3 if "2 rounds" in idea else 1  # the only ones that come within the goal of full labels
+        seeds = 3 if "2 rounds" in idea else 1  # the nearest to full labels
         yield Row("ideas", f"relabel, {idea}", "relabel", (*LSE, *settings), seeds, views=True)
     for name in ("all labels", "selection"):  # to be compared with the same head
         yield Row("ideas", f"{name}, csra", _method(name), (*SYSTEMS[name], *LSE, CSRA), 1, views=True)

@@ -1,5 +1,6 @@
 """Formulas that only a benchmark has, and whether stored results are still those of its recipes."""
 
+import csv
 import json
 import statistics
 from itertools import product
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import label_loss
+from benchmarks import few_photos, label_loss
 from benchmarks.counting import count_runs, fit_scenes, measure, write_counts
 from benchmarks.label_loss import joined
 from benchmarks.papers_page import RESULTS
@@ -21,6 +22,7 @@ from pluralis.demo import DemoSize, pretrain
 from pluralis.labels import Labels
 from pluralis.losses.selection import selection
 from pluralis.run import train
+from tests.test_recipes import CLASSES, truth, write_voc
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 2.0])
@@ -232,3 +234,26 @@ def test_ways_of_losing_labels_that_are_measured_again_take_their_place() -> Non
     found = joined(kept, again)
     runs = {row["method"]: row["runs"] for row in found}
     assert list(runs.items()) == [("an", [3.0]), ("gr", [2.0]), ("bce", [1.0]), ("own", [1.0])]
+
+
+def test_missing_labels_of_a_few_photos_are_those_that_nobody_wrote(tmp_path: Path) -> None:
+    """Of all photos, held out or not. What is stored is not run again."""
+    write_voc(tmp_path / "voc", 40)
+    plain = {"model.backbone": "tiny", "model.weights": '""', "train.epochs": 1, "run.device": "cpu", "run.workers": 0}
+    given = {
+        "images": str(tmp_path / "voc"), "photos": [20], "draws": [1, 2], "method": "an", "size": 16, "test": 10,
+        "settings": [f"{key}={value}" for key, value in plain.items()], "file": tmp_path / "few.json",
+    }  # fmt: skip
+    few_photos.main(**given, out=tmp_path / "runs")
+    rows = json.loads((tmp_path / "few.json").read_text())["rows"]
+    assert [(row["photos"], row["draw"], row["test photos"]) for row in rows] == [(20, 1, 10), (20, 2, 10)]
+    for row, listed in zip(rows, sorted((tmp_path / "runs").glob("20-*.csv"))[::2], strict=True):  # .csv, .test.csv
+        names, written = zip(*csv.reader(listed.read_text().splitlines()[1:]), strict=True)
+        there = truth(40)[[int(name[1:6]) for name in names]] > 0
+        assert len(set(names)) == 20
+        assert all(there[range(20), [CLASSES.index(name) for name in written]])
+        missing = row["missing labels"]
+        assert missing["true"] == there.sum() - 20
+        assert 0 <= missing["rightly"] <= missing["named"] <= 40
+    few_photos.main(**given, out=tmp_path / "others")
+    assert not (tmp_path / "others").exists()

@@ -186,6 +186,29 @@ def test_dropout_is_that_of_the_measurements_where_norms_stay(parts: list[str], 
     assert not changed_keys(recipe, replace(recipe, model=replace(recipe.model, dropout=dropout or 0.0)))
 
 
+@pytest.mark.parametrize(
+    ("parts", "start"),
+    [
+        ([], "log-odds"), (["method.name=selection", "model.head=csra"], "log-odds"),
+        (["method.name=bce", "model.head=lse"], "log-odds"), (["train.epochs=1000"], "log-odds"),
+        (["train.batch_size=6"], "log-odds"), (["train.batch_size=5"], "method"),  # 60 steps an epoch
+        (["method.start_bias=equal"], "equal"), (["model.head=linear"], "method"),
+        (["method.name=an", "model.head=lse"], "method"), (["method.name=gr", "model.head=lse"], "method"),
+        (["method.params.loss=gr"], "method"), (["method.params.loss=bce"], "log-odds"),
+        (["train.freeze_bn=false"], "method"), (["model.weights="], "method"), (["train.freeze=-1"], "method"),
+    ],
+)  # fmt: skip
+def test_few_images_start_from_log_odds_under_pooled_maps_too(parts: list[str], start: str) -> None:
+    plan = Recipe().with_settings(parts)
+    images = TensorImages(torch.zeros(300, 3, 2, 2, dtype=torch.uint8))
+    recipe, said = settle(plan, images)
+    assert recipe.method.start_bias == start
+    assert any(line.startswith("start_bias log-odds") for line in said) == (start == "log-odds")
+    if recipe.method.name == "relabel" and not parts:
+        assert recipe.method.params["student_start"] == "soft"  # as where nobody states a bias
+    assert settle(recipe, images)[0] == recipe
+
+
 def test_other_methods_leave_held_out_images_alone() -> None:
     for name in ("an", "selection", "em-apl"):
         assert settle(Recipe().with_settings([f"method.name={name}"]), PIXELS)[0].select.images is None

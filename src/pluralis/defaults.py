@@ -28,6 +28,7 @@ BY_HEART = ("relabel", "selection")
 FEWEST_BY_HEART = 60
 STUDENTS = 2
 DROPOUT = 0.2
+FEW_STEPS = FEWEST_STEPS // USUAL_EPOCHS  # an epoch: not of the run, so that tuning its length starts from the same
 _LOOKED_AT = 64  # pictures, evenly spread, whose sides are asked for
 
 
@@ -47,6 +48,8 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
     epochs  10, and more where they are few steps (`Stage.for_rows`): 600 are few, but only 60 for the methods of
             `BY_HEART` on a backbone that trains and did so before
     views   of `relabel`: `fast` on features, which have no others
+    bias    pooled maps, which have an `equal` one where a method asks for log-odds, start from log-odds after all where
+            norms keep their statistics and images are few: a frequent class may end in every image otherwise
     start   of the second network of `relabel`: `soft` where norms keep their statistics
     students of `relabel`: two, whose weights are averaged, where norms keep their statistics
     dropout 0.2 for `relabel` where norms keep their statistics, none otherwise
@@ -96,11 +99,17 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
         few = f", and learning takes some {fewest}" if epochs > USUAL_EPOCHS else ""
         said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
+    kept = bool(recipe.train.freeze_bn) and not still
+    if kept and math.ceil(len(images) / recipe.train.batch_size) < FEW_STEPS and _swaps_log_odds(recipe):
+        recipe = replace(recipe, method=replace(recipe.method, start_bias="log-odds"))
+        said.append(
+            f"start_bias log-odds: with {len(images):,} images a frequent class that starts at the p of all others"
+            " may end in every image"
+        )
     if recipe.method.name == "relabel":
         if _on_features(recipe) and "views" not in recipe.method.params:
             recipe = _with_params(recipe, {"views": "fast"})
             said.append("views fast: features have no others")
-        kept = recipe.train.freeze_bn and not still
         if kept and open_start:
             recipe = _with_params(recipe, {"student_start": "soft"})
             said.append("student_start soft: the second network starts from how often soft labels are present")
@@ -146,6 +155,16 @@ def check_views(recipe: Recipe) -> None:
             f'method.params.views is "{params["views"]}", but the run trains on features (run.cache = "features"),'
             ' which cannot be resized, mirrored or cropped: leave it out, or set method.params.views = "fast"'
         )
+
+
+def _swaps_log_odds(recipe: Recipe) -> bool:
+    """Whether heads start from another bias than the log-odds that the method asks for, since they pool maps."""
+    head = HEADS.get(recipe.model.head)
+    if recipe.method.start_bias != "method" or getattr(head, "start_bias", "log-odds") == "log-odds":
+        return False
+    loss = filled(recipe).method.params.get("loss") if recipe.method.name == "relabel" else None
+    asks = LOSSES[loss] if isinstance(loss, str) and loss in LOSSES else method_class(recipe.method.name)
+    return bool(asks.start_bias == "log-odds" and not asks.deep_start_bias)
 
 
 def _relabelling(recipe: Recipe) -> str:

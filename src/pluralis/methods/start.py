@@ -62,7 +62,8 @@ def start_bias(suits: nn.Module, labels: Labels | Any, backbone_learns: bool = F
     twice that for a `selection` that learns its rate: it takes half of the labels to be written at the start. For
     `gr`, say with `backbone_learns` that more than the last layer learns: zeros are better then, or the log-odds of 10
     labels an image where there are more than twenty classes (`equal` of a recipe). So they are for all of these where
-    the backbone learns below class maps that are pooled as the heads `lse` and `csra` do.
+    the backbone learns below class maps that are pooled as the heads `lse` and `csra` do, unless there are few images
+    (less than some 60 steps an epoch) and norms that keep their statistics.
 
     >>> from pluralis.losses import create_loss
     >>> labels = torch.tensor([[1, 0, 0], [1, 0, -1], [0, 1, 0]])

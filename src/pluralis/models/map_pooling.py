@@ -30,7 +30,7 @@ class MapHead(Head):
     That is an option nevertheless, `drop="place"`, a weaker dropout. Features [B, D] are a map with one place.
 
     Above a backbone that learns too, `equal` biases stand in for log-odds unless these are stated: it is measured, not
-    derived (docs/results).
+    derived (docs/results). `train` states log-odds where there are few images (`defaults.settle`).
     """
 
     start_bias = "equal"
