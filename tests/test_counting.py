@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from pluralis.counting import MEASURED, Counts
 from pluralis.errors import DataError, LabelError, RecipeError
 from pluralis.labels import Labels
 from pluralis.losses import selection_posterior
+from pluralis.missing_labels import too_likely
 from pluralis.written_rates import draw_rates, fit_rates
 
 
@@ -576,3 +578,23 @@ def test_a_learned_rate_that_leaves_nothing_missing_is_warned_of() -> None:
     learned = replace(found, rate_error=0.01)
     assert "Nearly all present labels" in learned.warnings()[0]
     assert "learned from the rows" in learned.caveats()[0]
+
+
+@pytest.mark.parametrize(("rows", "written", "p", "told"), [
+    (40, 19, 0.95, True), (40, 20, 0.95, False), (40, 5, 0.8, False), (19, 5, 0.95, False), (20, 5, 0.95, True),
+])  # fmt: skip
+def test_a_class_that_is_seldom_written_and_expected_everywhere_is_named(
+    rows: int, written: int, p: float, told: bool
+) -> None:
+    """In the counts, and where the missing labels are listed."""
+    labels = np.zeros((rows, 3), np.int8)
+    labels[:written, 1], labels[written:, 0] = 1, 1
+    logits = torch.full((rows, 3), -8.0)
+    logits[:, 1] = math.log(p / (1 - p))
+    chances = torch.where(torch.from_numpy(labels) > 0, 1.0, logits.sigmoid())
+    known = Labels.from_dense(labels, ["ant", "bee", "cat"])
+    counted = count_labels(logits, known, mechanism="rate", rate=1e-9)
+    for said in (counted.warnings(), too_likely(known, chances)):
+        assert [line.partition(". ")[0] for line in said] == [
+            "1 of 3 classes is expected in nearly every image, and written in few: bee"
+        ] * told

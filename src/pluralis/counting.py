@@ -30,6 +30,8 @@ _REACH = 2.0  # standard errors between the calibrations at which the counts are
 _FAR = 2.0  # times as far a calibration may lie from the best one: a parabola says nothing about more
 FEW = 100  # held-out rows below which two numbers are poorly known
 LITTLE = 0.05  # of the log likelihood of class frequencies: a model that wins less hardly tells images apart
+_EVERYWHERE, _SELDOM, _ENOUGH = 0.9, 0.5, 20  # of the images: expected in more, written in fewer; and there are some
+_NAMED = 3  # classes in a message
 _UNSURE = 0.25  # of a rate: with a larger error it is hardly known
 
 
@@ -67,6 +69,24 @@ class Count:
         ends = (round(end - self.written, places) for end in (self.low, self.high))
         found = round(self.expected, places), round(self.missing, places)
         return dict(zip(COLUMNS, (self.name, self.written, *found, *ends), strict=True))
+
+
+def everywhere(names: Sequence[str], written: Floats, expected: Floats, rows: int) -> list[str]:
+    """A sentence about classes that nearly every image should have, though few say so; none where there is none.
+
+    >>> print(everywhere(["cat", "sky"], np.array([60.0, 5.0]), np.array([99.0, 99.0]), 100)[0][:79])
+    1 of 2 classes is expected in nearly every image, and written in few: sky. Look
+    """
+    likely = (expected > _EVERYWHERE * rows) & (written < _SELDOM * rows)
+    found = [name for name, there in zip(names, likely, strict=True) if there]
+    if not found or rows < _ENOUGH:
+        return []
+    are, more = "is" if len(found) == 1 else "are", ", …" if len(found) > _NAMED else ""
+    return [
+        f"{len(found):,} of {len(names):,} classes {are} expected in nearly every image, and written in few:"
+        f" {', '.join(found[:_NAMED])}{more}. Look at some of these images first: if it is not there, do not rely on"
+        " the model, and train it in another way."
+    ]
 
 
 COLUMNS = ("label", "written", "expected", "missing", "missing from", "missing to")
@@ -109,6 +129,8 @@ class Counts:
             )
         if self.gain is not None and self.gain < LITTLE:
             said.append(f"{WEAK} Do not rely on the counts, nor on the interval.")
+        written, expected = np.array([(count.written, count.expected) for count in self.classes]).reshape(-1, 2).T
+        said += everywhere([count.name for count in self.classes], written, expected, self.rows)
         return said + self._rate_warnings()
 
     def _rate_warnings(self) -> list[str]:

@@ -70,6 +70,8 @@ def relabel(
         held = sources[1].labels if sources[1:] else None  # of named rows none is known to be held out
         for line in missing.doubts(trained, held, views):
             say(f"warning: {line}")
+    for line in missing.too_likely(rows, found):
+        say(f"warning: {line}")
     count = 0
     if out is not None:
         count = write_missing(out, rows, found, min_probability, layout)

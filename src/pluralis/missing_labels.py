@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pluralis.calibration import AT_RATES, how_written, likelihood_words, rate_given
-from pluralis.counting import COLUMNS, FEW, WEAK, Counts, count_labels
+from pluralis.counting import COLUMNS, FEW, WEAK, Counts, count_labels, everywhere
 from pluralis.data.formats.csv import neutralise
 from pluralis.data.loader import Progress
 from pluralis.data.source import (
@@ -127,6 +127,12 @@ def doubts(trained: TrainedRun, held: Labels | None, views: str = "fast") -> lis
     if trained.weak:
         said.append(f"{WEAK} Do not rely on the chances.")
     return said
+
+
+def too_likely(rows: Labels, found: Tensor) -> list[str]:
+    """Doubts about chances [N, C] of these rows by themselves, whatever they are from."""
+    written = rows.summary().positives.astype(np.float64)
+    return everywhere(rows.classes, written, found.sum(0, dtype=torch.float64).numpy(), len(rows))
 
 
 def learned(trained: TrainedRun, folder: Path) -> tuple[Source, Tensor]:
