@@ -6,9 +6,10 @@
 
 For each number of photos and each draw: so many photos of VOC 2012's training part, one label each, in a CSV file as
 somebody would write it; a run of its own, which chooses all but its size, its twenty classes and what --method and
---set say, and holds out a fifth; then a look at all of these photos, as `pluralis relabel` does it, and at the first
---test photos of the validation part in random order. Finished runs are not repeated, nor is what --json holds already.
-Whoever states a start for `relabel` should state that of its students too (method.params.student_start=soft).
+--set say, and holds out a fifth; then a look at all of these photos, as `pluralis relabel` and `count` do it, and at
+the first --test photos of the validation part in random order. Finished runs are not repeated, nor is what --json
+holds already. Whoever states a start for `relabel` should state that of its students too
+(method.params.student_start=soft).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pluralis.data.protocols import single_positive
 from pluralis.data.source import load_source
 from pluralis.labels import Labels
 from pluralis.metrics import average_precision, mean_average_precision
-from pluralis.missing_labels import chances, look, named_rows, own_rows, together
+from pluralis.missing_labels import chances, count_missing, look, named_rows, own_rows, together
 from pluralis.trained_run import TrainedRun, load_run
 
 LIKELY = 0.5  # from here on `pluralis relabel` names a label as missing
@@ -107,7 +108,8 @@ def _write(file: Path, labels: Labels) -> None:
 
 
 def _measure(run: TrainedRun, folder: Path, truth: Labels, unseen: Labels, pictures: str) -> dict[str, Any]:
-    mine = together([look(run, source) for source in own_rows(run, folder) if source is not None])
+    parts = [look(run, source) for source in own_rows(run, folder) if source is not None]
+    mine, held = together(parts), parts[1] if parts[1:] else None
     given, present = torch.from_numpy(mine.labels.dense()), _truth(mine.labels, truth)
     unknown = given == 0
     likely, hidden = chances(run, mine)[0][unknown].double(), present[unknown]
@@ -124,6 +126,10 @@ def _measure(run: TrainedRun, folder: Path, truth: Labels, unseen: Labels, pictu
             "expected": round(float(p.sum()), 2),
         },
         "in every image": [name for name, often in zip(run.classes, p.tolist(), strict=True) if often > EVERYWHERE],
+        "labels of these photos": {
+            "true": round(float(present.sum(1).double().mean()), 3),
+            "counted, and its interval": [round(end, 3) for end in count_missing(run, mine, held).per_image],
+        },
         "missing labels": {
             "true": int(hidden.sum()),
             "expected": round(float(likely.sum())),
