@@ -311,6 +311,26 @@ def test_a_model_no_better_than_frequencies_is_doubted(runs: dict[str, Path]) ->
     assert not doubts(replace(trained, weak=True), None)
 
 
+def test_a_class_that_is_expected_everywhere_and_seldom_written_is_told_of(photos: Path, tmp_path: Path) -> None:
+    """By a network that has seen it in every image, asked about labels in which nobody wrote it."""
+    (tmp_path / "every.csv").write_text(
+        "\n".join([(photos / "labels.csv").read_text(), *(f"{row:02d}.png,sky,1" for row in range(20))])
+    )
+    run = make_run(
+        photos,
+        tmp_path / "run",
+        "method.name=bce",
+        "select.rule=last",
+        "select.fraction=0",
+        f"data.labels={tmp_path / 'every.csv'}",
+    )
+    own = ["--images", photos, "--labels", photos / "labels.csv"]
+    for words, told in (([], False), (own, True)):
+        for command in (["count"], ["relabel", "--force", "--out", tmp_path / "missing.csv"]):
+            said = " ".join(pluralis(command[0], run, *command[1:], *words).split())
+            assert ("is expected in nearly every image, and written in few: sky." in said) == told
+
+
 def test_count_goes_by_the_rows_that_are_named(photos: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("image,label\n03.png,digit 1\n04.png,\n")
     named = ["--images", photos, "--labels", tmp_path / "two.csv", "--unlabelled", "absent"]

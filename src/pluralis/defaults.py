@@ -92,15 +92,16 @@ def settle(recipe: Recipe, images: Images) -> tuple[Recipe, list[str]]:
         said.append(
             f"size {size}: half of the pictures {than} {LARGE} pixels (median of their shorter sides: {side:.0f})"
         )
+    steps = math.ceil(len(images) / recipe.train.batch_size)
     if recipe.train.epochs == 0:
         by_heart = recipe.method.name in BY_HEART and recipe.model.weights and not still
         fewest = FEWEST_BY_HEART if by_heart else FEWEST_STEPS
         recipe = replace(recipe, train=recipe.train.for_rows(len(images), fewest))
-        epochs, steps = recipe.train.epochs, math.ceil(len(images) / recipe.train.batch_size)
+        epochs = recipe.train.epochs
         few = f", and learning takes some {fewest}" if epochs > USUAL_EPOCHS else ""
         said.append(f"epochs {epochs}: the {len(images):,} images to train on make {steps:,} steps an epoch{few}")
     kept = bool(recipe.train.freeze_bn) and not still
-    if kept and math.ceil(len(images) / recipe.train.batch_size) < FEW_STEPS and _swaps_log_odds(recipe):
+    if kept and steps < FEW_STEPS and _swaps_log_odds(recipe):
         recipe = replace(recipe, method=replace(recipe.method, start_bias="log-odds"))
         said.append(
             f"start_bias log-odds: with {len(images):,} images a frequent class that starts at the p of all others"
